@@ -8,7 +8,7 @@ import threading
 from dataclasses import fields
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -634,6 +634,17 @@ def test_times_may_be_written_as_people_say_them() -> None:
     assert (epochs.interval, epochs.timeout, epochs.mode.value) == (2000, 60_000, "unaligned")
     assert (made.host.linger, made.host.heartbeat) == (3, 100)
     assert (made.stop_timeout, made.give_up_after, made.lost_after, made.local) == (1500, None, 1500, Path("folder"))
+
+
+@pytest.mark.parametrize("name", ["timeout", "heartbeat", "lost_after", "start_timeout", "interrupt_timeout"])
+def test_a_time_that_cannot_be_none_is_refused_by_its_name(name: str) -> None:
+    with pytest.raises(NotADuration, match=rf"^{name}: None is no duration"):
+        options_of("1s", "aligned", cast("RunOptions", in_their_places({name: None})))
+
+
+def test_an_empty_path_is_no_path_and_not_the_folder_in_which_the_driver_runs() -> None:
+    made = options_of("1s", "aligned", {"local": "", "events": "", "advanced": {"trace": ""}})
+    assert (made.local, made.events, made.trace) == (None, None, None)
 
 
 def test_no_process_can_be_lost_for_one_beat_that_is_late() -> None:

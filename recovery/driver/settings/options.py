@@ -202,11 +202,12 @@ PARAMETERS: Final = ("checkpoints", "job", "every", "parallelism", "scheme", "mo
 
 _BEATS: Final = 3
 """So many in a row have to fail to come before a process may be taken for lost."""
-_TIMES: Final = frozenset(
-    name
+_KINDS: Final = {
+    name: str(getattr(kind, "__forward_arg__", ""))
     for name, kind in (RunOptions.__annotations__ | Advanced.__annotations__).items()
-    if "Duration" in getattr(kind, "__forward_arg__", "")
-)
+}
+_TIMES: Final = frozenset(name for name, kind in _KINDS.items() if "Duration" in kind)
+_TIMES_OR_NONE: Final = frozenset(name for name in _TIMES if "None" in _KINDS[name])
 _PATHS: Final = frozenset(("local", "events", "trace"))
 
 
@@ -308,11 +309,11 @@ def options_of(every: Duration, mode: MarkerMode | str, given: RunOptions) -> Op
 
 
 def _plain(name: str, value: object) -> object:
-    if value is None:
-        return None
-    if name in _TIMES:
+    if name in _TIMES and not (value is None and name in _TIMES_OR_NONE):
         return milliseconds(cast("Duration", value), name)
-    return Path(cast("str", value)) if name in _PATHS else value
+    if name in _PATHS:  # an empty path is none: `Path("")` would be the folder in which the driver runs
+        return Path(cast("str", value)) if value else None
+    return value
 
 
 def _check_storage(given: Mapping[str, object]) -> None:
