@@ -9,10 +9,10 @@ is at its epoch, deltas of that epoch included, and no tombstones. A file keeps 
 the set of key groups for which it is *valid*: a rescale narrows it (projection), a consolidation takes away what a
 new base says better.
 
-What a delta says of a table may be accumulators alone: their keys are then in the base of the group, and the next base
-takes them over, as long as all of them are there (see `values_blocks`). A base that has them no
-more hides these accumulators, which are older, and so does every later one: deltas are only merged when all bases to
-come are younger than the merge (see `Planner.changed`). So a delta needs nothing but its group's base.
+A delta of a table may have accumulators alone. Their keys are then in the base of the group, and the next base copies
+the keys while all of them are in use (see `values_blocks`). A base without these keys is younger than the
+accumulators, and hides them, as every later base does: deltas are only merged when all bases to come are younger than
+the merge (see `Planner.changed`). So a delta needs no other file than its group's base.
 
 Epochs must rise along a job's history, and their numbers with them. Within a job the journal's generations see to
 that; a new job that begins from these files must begin with a generation and a number above those of every file.
@@ -147,9 +147,9 @@ class FileSet:
         return self.emptied(base.ranges, base.epoch).added(base)
 
     def emptied(self, groups: tuple[KeyGroupRange, ...], epoch: Epoch) -> FileSet:
-        """Return the set without what files up to this epoch say about these groups.
+        """Return the set in which files up to this epoch are not valid for these groups.
 
-        This is a consolidation that finds no key in them.
+        A consolidation that finds no key in the groups needs no base for them.
         """
         kept = (_without(file, groups) if file.epoch <= epoch else file for file in self.files)
         return FileSet(self.range, tuple(file for file in kept if file is not None))

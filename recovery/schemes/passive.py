@@ -16,14 +16,14 @@ class Passive:
     """Roll back to the last complete epoch.
 
     `standbys` processes more than there are partitions wait for a role, so that a lost one is replaced at once. What
-    they have ready says `following`: "warm", a process alone; "files", the files of every complete epoch; or "open",
-    the state as it is in every complete epoch, which takes as much memory as all partitions do together.
+    they have ready says `following`: "warm", a process alone; "files", the files of the newest complete epoch; or
+    "open", the state as it is in that epoch, which takes as much memory as all partitions do together.
     `restarts` says how often a broken attempt is followed by another, and after which pause: by default at once, and
-    then later and later while no epoch is completed, for about twenty minutes. `poisoned_after` says how many failures
-    of the program in a row, without an epoch completed in between, are taken for a record that will always fail; how
-    often the process of one partition falls silent in a row until that is taken for a function that never ends; and how
-    often it crashes or ends itself. Processes that are killed count only if two in a row die in the very same
-    call for the same row, timer or window; while a function is opened they may be killed as often as `restarts` allows.
+    then later and later while no epoch is completed, for about twenty minutes. `poisoned_after` bounds three things,
+    each counted in a row, with no epoch completed in between: failures of the program, which are taken for a record
+    that will always fail; silences of one partition's process, taken for a function that never ends; and crashes of it.
+    Processes that are killed count only if two in a row die in the very same call for the same row, timer or window;
+    while a function is opened they may be killed as often as `restarts` allows.
 
     With `spread`, on a cluster, partitions do not stay on one executor when another one has a free slot: one at a time
     moves there, as if a standby took over what it has open, so that output stops no longer than with one of those. It

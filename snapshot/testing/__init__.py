@@ -1,8 +1,8 @@
 """Kits for testing protocols and operators: a simulated network, checkers, diagrams, conformance tests, a harness.
 
-What is here needs nothing but the standard library. `snapshot.testing.operators` runs operators and users' functions
-without a host, and loads Arrow. The search for counterexamples, `snapshot.testing.search`, needs
-hypothesis (`pip install epochcut[testing]`).
+The names of this package need nothing but the standard library. `snapshot.testing.operators` runs operators and users'
+functions without a host and loads Arrow, as the kits of sinks and sources do. The search for counterexamples,
+`snapshot.testing.search`, and the kit `sink_machine` need hypothesis (`pip install epochcut[testing]`).
 """
 
 from __future__ import annotations

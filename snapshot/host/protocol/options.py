@@ -16,7 +16,7 @@ from snapshot.epochs.coordinator_options import ContradictingOptions
 
 
 class Following(Enum):
-    """The part of every complete epoch that a standby has ready."""
+    """The part of the newest complete epoch that a standby has ready; a slow one passes over epochs."""
 
     WARM = "warm"
     """Nothing: it is a process that has imported everything."""
