@@ -103,6 +103,7 @@ class Model:
     state_at: dict[Epoch, dict[ChannelId, list[Frame]]] = field(default_factory=dict)
     in_flight: dict[Epoch, dict[ChannelId, list[Frame]]] = field(default_factory=dict)
     missed: dict[Epoch, WhyMissed] = field(default_factory=dict)
+    overtaking: list[Epoch] = field(default_factory=list)  # subsumed by the cut that comes next
     began: set[Epoch] = field(default_factory=set)
     aborted: set[Epoch] = field(default_factory=set)
     ended: list[ChannelId] = field(default_factory=list)
@@ -132,6 +133,9 @@ class Model:
                 assert began not in self.began | self.cuts.keys() | self.aborted
                 self.began.add(began)
             case Cut(marker):
+                assert not self.overtaking or marker.mode is UNALIGNED, "only a cut that overtakes subsumes"
+                assert all(older < marker.epoch for older in self.overtaking)
+                self.overtaking.clear()
                 self._cut(marker)
             case InFlight(recorded, channels):
                 self._recorded(recorded, {of: list(frames) for of, frames in channels})
@@ -139,6 +143,9 @@ class Model:
                 assert missed not in self.missed.keys() | self.aborted | self.in_flight.keys()
                 assert missed not in self.cuts or self.cuts[missed].mode is UNALIGNED
                 self.missed[missed] = why
+                if why is WhyMissed.SUBSUMED:
+                    assert not self.input.markers[missed.number].savepoint, "a savepoint is waited for"
+                    self.overtaking.append(missed)
             case ChannelEnded(ended):
                 assert ended not in self.ended
                 assert self._is_processed(ended)
@@ -195,8 +202,7 @@ class Model:
             )
             if this in self.aborted or not came or not self.is_on_all(number):
                 continue
-            if self.missed.get(this) is WhyMissed.SUBSUMED and not marker.savepoint:
-                assert any(cut > this for cut in overtaken), "only what overtakes subsumes"
+            if self.missed.get(this) is WhyMissed.SUBSUMED:
                 continue
             assert this in self.cuts, "an epoch whose marker came on all channels is cut"
             assert self.cuts[this].mode is not UNALIGNED or this in self.in_flight, "and its channel state complete"
@@ -214,6 +220,7 @@ def play(input: Input) -> None:
     def tell(event: AlignerEvent) -> None:
         for instruction in aligner.handle(event):
             model.happened(instruction)
+        assert not model.overtaking, "the cut that subsumes follows at once"
 
     def arrive(of: ChannelId) -> None:
         if left[of]:

@@ -23,12 +23,12 @@ from snapshot.epochs.coordinator_events import (
     Published,
     PublishFailed,
     RecordCommitted,
+    RemoveOlder,
     RollBack,
     SavepointRequested,
     Skipped,
     SkipReason,
     Stop,
-    Subsume,
     Ticked,
     Trigger,
 )
@@ -229,7 +229,7 @@ def test_an_epoch_is_published_when_all_have_acknowledged_it() -> None:
     assert coordinator.handle(ack(1, 1)) == []
     assert coordinator.handle(ack(1, 0)) == [publish(1)]
     assert list(coordinator.in_flight) == [epoch(1)]
-    assert coordinator.handle(Published(epoch(1))) == [Complete(epoch(1)), Subsume(1, None)]
+    assert coordinator.handle(Published(epoch(1))) == [Complete(epoch(1)), RemoveOlder(1, None)]
     assert coordinator.complete == epoch(1)
     assert coordinator.statistics.completed == 1
 
@@ -275,9 +275,9 @@ def test_one_publication_is_under_way_at_a_time_and_in_order() -> None:
     assert acknowledge(coordinator, 1) == [publish(1)]
     assert acknowledge(coordinator, 2) == []
     assert acknowledge(coordinator, 3) == []
-    assert coordinator.handle(Published(epoch(1))) == [Complete(epoch(1)), Subsume(1, None), publish(2)]
-    assert coordinator.handle(Published(epoch(2))) == [Complete(epoch(2)), Subsume(1, None), publish(3)]
-    assert coordinator.handle(Published(epoch(3))) == [Complete(epoch(3)), Subsume(1, None)]
+    assert coordinator.handle(Published(epoch(1))) == [Complete(epoch(1)), RemoveOlder(1, None), publish(2)]
+    assert coordinator.handle(Published(epoch(2))) == [Complete(epoch(2)), RemoveOlder(1, None), publish(3)]
+    assert coordinator.handle(Published(epoch(3))) == [Complete(epoch(3)), RemoveOlder(1, None)]
 
 
 def test_an_epoch_that_is_acknowledged_first_subsumes_the_older_ones() -> None:
@@ -291,7 +291,7 @@ def test_an_epoch_that_is_acknowledged_by_all_is_not_subsumed_any_more() -> None
     coordinator = triggered(10, 20, 30)
     acknowledge(coordinator, 1)
     assert acknowledge(coordinator, 3) == [Abandon(epoch(2), SUBSUMED)]
-    assert coordinator.handle(Published(epoch(1))) == [Complete(epoch(1)), Subsume(1, None), publish(3)]
+    assert coordinator.handle(Published(epoch(1))) == [Complete(epoch(1)), RemoveOlder(1, None), publish(3)]
 
 
 def test_a_savepoint_is_not_subsumed_but_waited_for() -> None:
@@ -300,7 +300,7 @@ def test_a_savepoint_is_not_subsumed_but_waited_for() -> None:
     coordinator.handle(Ticked(10))
     assert acknowledge(coordinator, 2) == []
     assert acknowledge(coordinator, 1) == [publish(1, savepoint=True)]
-    assert coordinator.handle(Published(epoch(1))) == [Complete(epoch(1)), Subsume(1, None), publish(2)]
+    assert coordinator.handle(Published(epoch(1))) == [Complete(epoch(1)), RemoveOlder(1, None), publish(2)]
 
 
 @pytest.mark.parametrize("event", [declined(1), Ticked(60)], ids=str)
@@ -369,7 +369,7 @@ def test_the_publication_under_way_is_not_timed_out_and_nobody_waits_for_its_tim
     acknowledge(coordinator, 1)
     assert coordinator.deadline == 20_000
     assert coordinator.handle(Ticked(10_060)) == []
-    assert coordinator.handle(Published(epoch(1))) == [Complete(epoch(1)), Subsume(1, None)]
+    assert coordinator.handle(Published(epoch(1))) == [Complete(epoch(1)), RemoveOlder(1, None)]
 
 
 def test_an_epoch_that_one_participant_declines_is_abandoned_once() -> None:
@@ -437,7 +437,7 @@ def test_an_epoch_is_recorded_as_committed_when_all_its_committers_have_committe
     assert coordinator.handle(Published(epoch(1))) == [Complete(epoch(1))]
     assert coordinator.handle(committed(1, 0)) == []
     assert coordinator.handle(committed(1, 0)) == []
-    assert coordinator.handle(committed(1, 1)) == [RecordCommitted(epoch(1)), Subsume(1, None)]
+    assert coordinator.handle(committed(1, 1)) == [RecordCommitted(epoch(1)), RemoveOlder(1, None)]
     assert coordinator.handle(committed(1, 1)) == []
 
 
@@ -446,7 +446,7 @@ def test_whoever_has_nothing_to_commit_is_not_waited_for() -> None:
     assert acknowledge(coordinator, 1, output=True) == [publish(1, output=True)]
     coordinator.handle(Published(epoch(1)))
     assert coordinator.handle(committed(1, 1)) == []
-    assert coordinator.handle(committed(1, 0)) == [RecordCommitted(epoch(1)), Subsume(1, None)]
+    assert coordinator.handle(committed(1, 0)) == [RecordCommitted(epoch(1)), RemoveOlder(1, None)]
 
 
 def test_the_newest_of_epochs_that_are_committed_is_recorded_for_all() -> None:
@@ -456,7 +456,7 @@ def test_the_newest_of_epochs_that_are_committed_is_recorded_for_all() -> None:
         coordinator.handle(ack(number, 1 - partition))
         coordinator.handle(Published(epoch(number)))
     assert coordinator.handle(committed(2, 1)) == []
-    assert coordinator.handle(committed(2, 0)) == [RecordCommitted(epoch(2)), Subsume(1, None)]
+    assert coordinator.handle(committed(2, 0)) == [RecordCommitted(epoch(2)), RemoveOlder(1, None)]
 
 
 def test_an_epoch_without_output_is_not_subsumed_for_before_the_older_are_committed() -> None:
@@ -465,7 +465,7 @@ def test_an_epoch_without_output_is_not_subsumed_for_before_the_older_are_commit
     coordinator.handle(Published(epoch(1)))
     acknowledge(coordinator, 2)
     assert coordinator.handle(Published(epoch(2))) == [Complete(epoch(2))]
-    assert coordinator.handle(committed(2, 0)) == [RecordCommitted(epoch(1)), Subsume(1, None)]
+    assert coordinator.handle(committed(2, 0)) == [RecordCommitted(epoch(1)), RemoveOlder(1, None)]
 
 
 def test_a_commit_that_fails_for_good_stops_the_job() -> None:
@@ -488,10 +488,10 @@ def test_retention_keeps_what_the_oldest_epoch_in_flight_was_triggered_on() -> N
     coordinator.handle(Ticked(20))
     coordinator.handle(SavepointRequested())
     acknowledge(coordinator, 2)
-    assert coordinator.handle(Published(epoch(2))) == [Complete(epoch(2)), Subsume(2, epoch(1))]
+    assert coordinator.handle(Published(epoch(2))) == [Complete(epoch(2)), RemoveOlder(2, epoch(1))]
     coordinator.handle(Ticked(30))
     assert acknowledge(coordinator, 3) == [publish(3, epoch(1), savepoint=True)]
-    assert coordinator.handle(Published(epoch(3))) == [Complete(epoch(3)), Subsume(2, epoch(2))]
+    assert coordinator.handle(Published(epoch(3))) == [Complete(epoch(3)), RemoveOlder(2, epoch(2))]
 
 
 # --- attempts
@@ -576,7 +576,7 @@ def test_after_a_roll_back_all_restored_participants_report_what_they_have_commi
     assert coordinator.handle(committed(1, 0)) == []
     assert coordinator.handle(committed(1, 0, attempt=2)) == []
     assert coordinator.handle(AttemptStarted(of_attempt(2), BOTH)) == []
-    assert coordinator.handle(committed(1, 1, attempt=2)) == [RecordCommitted(epoch(1)), Subsume(1, None)]
+    assert coordinator.handle(committed(1, 1, attempt=2)) == [RecordCommitted(epoch(1)), RemoveOlder(1, None)]
 
 
 def test_a_commit_that_was_reported_to_a_broken_attempt_is_reported_again() -> None:
@@ -590,7 +590,7 @@ def test_a_commit_that_was_reported_to_a_broken_attempt_is_reported_again() -> N
     assert coordinator.handle(Published(epoch(2))) == [roll_back(epoch(2), 2)]
     assert coordinator.handle(AttemptStarted(of_attempt(2), BOTH)) == []
     assert coordinator.handle(committed(2, 1, attempt=2)) == []
-    assert coordinator.handle(committed(2, 0, attempt=2)) == [RecordCommitted(epoch(1)), Subsume(1, None)]
+    assert coordinator.handle(committed(2, 0, attempt=2)) == [RecordCommitted(epoch(1)), RemoveOlder(1, None)]
 
 
 def test_a_new_generation_replays_the_commits_that_the_last_one_left() -> None:
@@ -599,7 +599,7 @@ def test_a_new_generation_replays_the_commits_that_the_last_one_left() -> None:
     )
     assert coordinator.handle(committed(4, 1)) == []
     assert coordinator.handle(AttemptStarted(of_attempt(1), BOTH)) == []
-    assert coordinator.handle(committed(4, 0)) == [RecordCommitted(epoch(4)), Subsume(1, None)]
+    assert coordinator.handle(committed(4, 0)) == [RecordCommitted(epoch(4)), RemoveOlder(1, None)]
 
 
 def test_if_all_were_quick_the_replay_is_recorded_when_the_attempt_starts() -> None:
@@ -608,7 +608,7 @@ def test_if_all_were_quick_the_replay_is_recorded_when_the_attempt_starts() -> N
     )
     coordinator.handle(committed(4, 1))
     coordinator.handle(committed(4, 0))
-    assert coordinator.handle(AttemptStarted(of_attempt(1), BOTH)) == [RecordCommitted(epoch(4)), Subsume(1, None)]
+    assert coordinator.handle(AttemptStarted(of_attempt(1), BOTH)) == [RecordCommitted(epoch(4)), RemoveOlder(1, None)]
 
 
 # --- the end

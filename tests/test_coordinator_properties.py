@@ -24,11 +24,11 @@ from snapshot.epochs.coordinator_events import (
     Published,
     PublishFailed,
     RecordCommitted,
+    RemoveOlder,
     RollBack,
     SavepointRequested,
     Skipped,
     Stop,
-    Subsume,
     Ticked,
     Trigger,
 )
@@ -159,7 +159,7 @@ class Observer:
                 assert epoch <= self.complete, "committed only after it is complete"
                 assert not self.recorded or epoch > self.recorded[-1], "in order, and once"
                 self.recorded.append(epoch)
-            case Subsume(retain, oldest_base):
+            case RemoveOlder(retain, oldest_base):
                 assert retain == self.options.retain
                 assert oldest_base == min((base for base in self.in_flight.values() if base), default=None)
             case RollBack(epoch, incarnation):

@@ -179,7 +179,7 @@ class ClaimedJob:
                 self._epochs.complete(epoch)
             case events.RecordCommitted(epoch):
                 self._epochs.record_committed(epoch)
-            case events.Subsume():
+            case events.RemoveOlder():
                 self._epochs.remove(instruction)
             case events.Abandon():
                 self._epochs.abandon(instruction)

@@ -154,10 +154,10 @@ class Epochs:
 
     # --- remove -------------------------------------------------------------------------------------------------------
 
-    def remove(self, subsume: events.Subsume) -> None:
+    def remove(self, asked: events.RemoveOlder) -> None:
         """Plan the removal now, as later an epoch may be in flight of which the coordinator did not know."""
         tree = self._tree
-        planned = None if self._removing else tree.plan_removal(self.journal, subsume.retain, subsume.oldest_base)
+        planned = None if self._removing else tree.plan_removal(self.journal, asked.retain, asked.oldest_base)
         if planned is not None:
             self._removing = True
             self._in_order.submit(lambda: tree.remove(planned), self._answered)

@@ -441,7 +441,7 @@ class GenerationRun:
                 self._send_all(lambda incarnation: EpochIsOver(incarnation, epoch, complete=True))
             case events.RecordCommitted(epoch):
                 self._propose(Committed(self._generation, epoch), self._stop_if_fenced)
-            case events.Subsume(retain, oldest_base):
+            case events.RemoveOlder(retain, oldest_base):
                 self._remove(retain, oldest_base)
             case events.RollBack():
                 self._roll_back(instruction)

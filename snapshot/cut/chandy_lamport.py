@@ -14,6 +14,9 @@ empty. Otherwise the state of c is what arrived on c since the process recorded 
 Why a message that was received before the cut was also sent before it: one that is sent after its sender's
 recording travels behind the marker, and when the marker arrived the receiver had recorded at the latest. Any
 process may start a snapshot, several may start the same one, and any number of snapshots can be under way at once.
+
+A job runs `snapshot/cut/aligner.py` instead, which applies the rule to graphs without cycles; this module is the rule
+as it was published, for any graph.
 """
 
 from __future__ import annotations

@@ -34,12 +34,12 @@ from snapshot.epochs.coordinator_events import (
     Published,
     PublishFailed,
     RecordCommitted,
+    RemoveOlder,
     RollBack,
     SavepointRequested,
     Skipped,
     SkipReason,
     Stop,
-    Subsume,
     Ticked,
     Trigger,
 )
@@ -272,7 +272,7 @@ class Coordinator(Generic[Content]):
             self._uncommitted[epoch] = published.committers
         if self._state is CoordinatorState.BROKEN:
             return self._roll_back()
-        return [Complete(epoch), *([] if self._uncommitted else self._subsume()), *self._publish_next()]
+        return [Complete(epoch), *([] if self._uncommitted else self._remove_older()), *self._publish_next()]
 
     def _publish_failed(self, epoch: Epoch, reason: str) -> list[CoordinatorInstruction[Content]]:
         self._end_publication(epoch)
@@ -323,7 +323,7 @@ class Coordinator(Generic[Content]):
         self.statistics.abandoned += 1
         return [Abandon(epoch, reason, detail)]
 
-    # --- commit and subsume ---------------------------------------------------------------------------------------
+    # --- commit and remove ----------------------------------------------------------------------------------------
 
     def _committed(self, event: Committed) -> list[CoordinatorInstruction[Content]]:
         if not self._is_current(event.incarnation):
@@ -347,11 +347,11 @@ class Coordinator(Generic[Content]):
                 break
             del self._uncommitted[epoch]
             newest = epoch
-        return [] if newest is None else [RecordCommitted(newest), *self._subsume()]
+        return [] if newest is None else [RecordCommitted(newest), *self._remove_older()]
 
-    def _subsume(self) -> list[CoordinatorInstruction[Content]]:
+    def _remove_older(self) -> list[CoordinatorInstruction[Content]]:
         bases = [in_flight.base for in_flight in self._in_flight.values() if in_flight.base is not None]
-        return [Subsume(self._options.retain, min(bases, default=None))]
+        return [RemoveOlder(self._options.retain, min(bases, default=None))]
 
     def _commit_failed(self, event: CommitFailed) -> list[CoordinatorInstruction[Content]]:
         if not self._is_current(event.incarnation):

@@ -225,8 +225,8 @@ class RecordCommitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Subsume:
-    """Remove what nobody needs: keep `retain` complete epochs, and none from `oldest_base` on may go.
+class RemoveOlder:
+    """Remove older epochs: keep the newest `retain` complete ones, and all from `oldest_base` on.
 
     `oldest_base` is the complete epoch that the oldest epoch in flight was triggered on: a participant may still
     acknowledge with files that only that one names.
@@ -257,5 +257,5 @@ class Stop:
 
 
 CoordinatorInstruction = (
-    Trigger | Skipped | Abandon | Publish[Content] | Complete | RecordCommitted | Subsume | RollBack | Stop
+    Trigger | Skipped | Abandon | Publish[Content] | Complete | RecordCommitted | RemoveOlder | RollBack | Stop
 )

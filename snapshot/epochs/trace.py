@@ -26,6 +26,9 @@ from statebackend.ids import Attempt, Epoch, Generation, Incarnation
 FORMAT = "epochcut.coordinator"
 VERSION = 1
 
+_STORED_NAMES: Mapping[type, str] = {events.RemoveOlder: "Subsume"}
+"""The names that differ in a trace, so that traces of earlier releases still replay."""
+
 _Made = TypeVar("_Made")
 _KINDS: Mapping[str, type] = {
     kind.__name__: kind
@@ -179,7 +182,7 @@ def _plain(value: object) -> object:
         case Mapping():
             return {str(key): _plain(value[key]) for key in sorted(value)}
         case _ if is_dataclass(value):
-            plain: dict[str, object] = {"is": type(value).__name__}
+            plain: dict[str, object] = {"is": _STORED_NAMES.get(type(value), type(value).__name__)}
             plain.update((field.name, _plain(getattr(value, field.name))) for field in fields(value))
             return plain
         case _:

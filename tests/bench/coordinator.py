@@ -33,7 +33,7 @@ from snapshot.epochs.coordinator_events import (
     Publish,
     Published,
     RecordCommitted,
-    Subsume,
+    RemoveOlder,
     Ticked,
     Trigger,
 )
@@ -167,11 +167,11 @@ class Driver:
         assert isinstance(publish, Publish)
         self._publish(publish)
         assert self._handle([Published(epoch)]) == [Complete(epoch)]
-        committed, subsume = self._handle_all(lambda partition: commit_report(partition, epoch))
+        committed, removal = self._handle_all(lambda partition: commit_report(partition, epoch))
         assert isinstance(committed, RecordCommitted)
-        assert isinstance(subsume, Subsume)
+        assert isinstance(removal, RemoveOlder)
         self._timed(Part.JOURNAL, lambda: self._write(CommittedEntry(epoch.generation, committed.epoch)))
-        self._subsume(subsume)
+        self._remove_older(removal)
 
     def _acknowledgement(self, partition: Partition, epoch: Epoch) -> Event:
         message = message_of(partition, epoch, self.partitions)
@@ -198,12 +198,10 @@ class Driver:
         self._timed(Part.JOURNAL, lambda: self._write(completed))
         self.references[publish.epoch] = self._timed(Part.REMOVAL, manifest.references)
 
-    def _subsume(self, subsume: Subsume) -> None:
+    def _remove_older(self, asked: RemoveOlder) -> None:
         known = tuple(EpochFiles(epoch, files) for epoch, files in self.references.items())
         observed = ObservedTree(self.journal, known)
-        self.removed = self._timed(
-            Part.REMOVAL, lambda: plan_removal(observed, _INCARNATION.generation, subsume.retain)
-        )
+        self.removed = self._timed(Part.REMOVAL, lambda: plan_removal(observed, _INCARNATION.generation, asked.retain))
         if self.removed is not None:
             removed = self.removed
             self._timed(Part.JOURNAL, lambda: self._write(removed))

@@ -1,4 +1,7 @@
-"""Histories of the marker rule on any graph, as steps of `ChandyLamport.tla`."""
+"""Histories of the marker rule on any graph, as steps of `ChandyLamport.tla`.
+
+They come from `snapshot/cut/chandy_lamport.py`. A job runs `snapshot/cut/aligner.py`, whose histories `job.py` makes.
+"""
 
 from __future__ import annotations
 

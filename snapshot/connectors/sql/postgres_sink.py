@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 
 from snapshot.connectors.sql.postgres_types import declared_for, unwritable
-from snapshot.connectors.sql.staged import StagedChanges, StagedSql
+from snapshot.connectors.sql.staged import StagedChanges, StagedTableWriter
 from snapshot.connectors.staging.commit_tokens import TokenLives, commit_by_token
 from snapshot.connectors.staging.direct_rows import DirectRows
 from snapshot.connectors.staging.payloads import PayloadFields, for_another_place, place_text, read_payload
@@ -137,7 +137,7 @@ class ToPostgres:
             return DirectRows(context.uid, write, commits.commit, sessions.close)
         if self._is_staged:
             key, deleted = self.keys, self.deleted
-            return StagedSql(
+            return StagedTableWriter(
                 context, kind, place, key, deleted, commits.lives, commits.commit, sessions.close, unwritable
             )
         return PreparedAppends(context, sessions, kind, place, commits.lives, commits.commit)

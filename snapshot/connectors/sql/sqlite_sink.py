@@ -27,7 +27,7 @@ from snapshot.connectors.sql.sqlite_target import (
     target_error,
     transaction,
 )
-from snapshot.connectors.sql.staged import StagedChanges, StagedSql
+from snapshot.connectors.sql.staged import StagedChanges, StagedTableWriter
 from snapshot.connectors.staging.commit_tokens import TokenLives, commit_by_token
 from snapshot.connectors.staging.direct_rows import DirectRows
 from snapshot.connectors.staging.payloads import PayloadFields, read_payload
@@ -127,7 +127,7 @@ class ToSQLite:
         commits = _Commits(self, context)
         if self.exactly_once:
             kind, keys = ToSQLite.__name__, self.keys
-            return StagedSql(context, kind, self.place, keys, self.deleted, commits.lives, commits.commit)
+            return StagedTableWriter(context, kind, self.place, keys, self.deleted, commits.lives, commits.commit)
 
         def write(rows: pa.Table) -> None:
             with opened(self.path, self.journal) as connection, transaction(connection):

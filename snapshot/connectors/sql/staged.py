@@ -73,7 +73,7 @@ def settled_in(transaction: TransactionId, fields: PayloadFields) -> tuple[str, 
     return settled
 
 
-class StagedSql:
+class StagedTableWriter:
     """A writer that stages rows; `commit` is what commits them, and `close` is called in the end. `kind` and `place` go
     into each payload: which sink makes it, and where the table is. `unwritable` says what is wrong with rows that the
     commit would fail with.
