@@ -149,7 +149,7 @@ def test_a_command_of_a_page_can_be_given(block: Block) -> None:
             case ["make", *_]:
                 continue  # a test of its own looks for all targets
             case ["recovery", *arguments]:
-                _parser().parse_args(arguments)
+                _parser(None).parse_args(arguments)
             case [python, "-m", module, *_] if python.endswith("python"):
                 assert find_spec(module), line
             case ["spark-submit", *_]:
