@@ -72,7 +72,7 @@ class SinkContext:
 
     A delivery of a transaction that was delivered before is dropped by the driver; without a transaction every
     delivery counts. `accept_places` are the places beside its own to which the sink may commit what was prepared for
-    them, by their names (`snapshot.connectors.staging.payloads.place_text`).
+    them, by their names (`snapshot.place_text`).
     """
 
     job: JobId
@@ -121,7 +121,7 @@ class SinkWriter(Protocol):
 
         The payload comes from the job's tree, which others may have written: see that it is one of this sink, for this
         transaction and for the sink's own target, before anything is done with it, and else say `FAILED`.
-        `snapshot.connectors.staging.payloads.read_payload` does that.
+        `snapshot.read_payload` does that.
         """
 
     def close(self) -> None:
@@ -130,8 +130,9 @@ class SinkWriter(Protocol):
 
 @runtime_checkable
 class CommitsTogether(Protocol):
-    """A writer that can commit several transactions in one of the target, so that what piled up while the target was
-    away is written in a few steps, however many epochs it is of.
+    """A writer that can commit the transactions of several epochs in one transaction of the target.
+
+    After an outage of the target, the output that has piled up is then written in a few steps.
     """
 
     def commit_together(self, due: Sequence[Committable[CommitPayload]]) -> CommitAnswer:
