@@ -1,10 +1,11 @@
 """The way of keys between memory and the disk, when memory is full.
 
-Invariant: a key that leaves memory is in `ColdKeys` first. What the next cut would have said of it is in a
-block by then, as if it had been a small cut of its own: `ColdKeys` is only there to find keys again, and does not
-survive the process. Nor does it go back: whatever changes it ends the way back to cuts that were made by then.
+Invariant: before a key leaves memory, `ColdKeys` has it, and an *early* block has what the next cut would have
+written of it. `ColdKeys` only finds keys again: it does not survive the process, and it cannot be rewound, so after a
+change of it the table cannot be rewound in place to an earlier cut.
 
-Keys in use may be spread over all groups, so no group is brought back as a whole: of each key that is used, a page.
+Keys in use may be spread over all groups, so no group is brought back as a whole. For each key that is used, one page
+is read.
 """
 
 from __future__ import annotations

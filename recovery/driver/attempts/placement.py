@@ -1,10 +1,13 @@
 """Choose a process for each partition, and the moment at which one moves to another executor: rules without I/O.
 
-Invariant: every partition has one process and no process two; the same processes and the same history give the
-same placement. A partition keeps its process; a lost one goes to the process that is nearest to its state, and of those
-to one on the executor that has the fewest partitions. A partition moves, so that not all of a job is lost with one
-executor, only to one that has fewer even afterwards than the one that it leaves had; one move is under way at a time;
-none begins while the job recovers, nor soon after that or after the last one.
+Invariant: each partition has one process, and a process has at most one partition. The same processes and the
+same history give the same placement.
+
+- A partition keeps its process. A partition that has lost its process goes to the process that is nearest to its state;
+  among several of these, to the executor with the fewest partitions.
+- Partitions move apart, so that a lost executor takes fewer of them along. The new executor must have fewer partitions
+  after the move than the old one had before it.
+- One move is under way at a time. None begins while the job recovers, or soon after a recovery or another move.
 """
 
 from __future__ import annotations

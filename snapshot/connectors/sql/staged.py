@@ -1,8 +1,7 @@
 """Rows for a database that wait in the job's tree, and are written in one transaction together with their token.
 
-Invariant: the rows of a transaction go to the table that they were meant for when they were written, under a
-token that was drawn then, whatever the program says by the time they are committed. In which database that is stands in
-the payload, too; its sink reads it.
+Invariant: a payload names the database, the table and the token that its rows were written for, and the commit
+uses those, even if the program names others by then.
 """
 
 from __future__ import annotations
@@ -74,9 +73,10 @@ def settled_in(transaction: TransactionId, fields: PayloadFields) -> tuple[str, 
 
 
 class StagedTableWriter:
-    """A writer that stages rows; `commit` is what commits them, and `close` is called in the end. `kind` and `place` go
-    into each payload: which sink makes it, and where the table is. `unwritable` says what is wrong with rows that the
-    commit would fail with.
+    """A writer that stages the rows of a table.
+
+    `commit` commits them, and `close` is called in the end. `kind` and `place` go into each payload: the kind of the
+    sink, and where the table is. `unwritable` returns why a commit of these rows would fail.
     """
 
     def __init__(

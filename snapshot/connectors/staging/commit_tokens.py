@@ -3,15 +3,14 @@
 Invariant: a token is there as long as an epoch that may be restored names its transaction, and few are there
 longer. A job does not take the tokens of a former life for its own, of which its tree knows nothing.
 
-A token must live while somebody may be told to commit its transaction again: while the newest complete epoch names
-it. A transaction is in no epoch that is cut after the answer to its commit has reached the machine of the two-phase
-commit; and it has, for sure, when the next commit is asked for, as there is one at a time. So the epoch of a
-transaction that is sealed later does not name the first one; whoever commits the later one knows that this epoch is
-complete, and may delete the token of the first. What is left over when an attempt ends goes when a later one begins:
-`to_forget`.
+A token must live as long as the newest complete epoch names its transaction, as the commit may be asked for again.
+`TokenLives` finds the end of that time. Commits of a sink are asked for one at a time, so when the second is asked for,
+the two-phase commit has the answer to the first. From then on no epoch that is cut names the first transaction. When a
+transaction that was sealed later is committed, its epoch is complete, and the commit deletes the token of the first.
+Tokens that are left when an attempt ends are deleted when a later attempt begins: `to_forget`.
 
-An error of the target is an answer of the protocol (`TokenCommit`), never taken for success; what is not known to have
-happened is asked for again.
+An error of the target is an answer of the protocol (`TokenCommit`), and never taken for success. A commit whose result
+is unknown is asked for again.
 """
 
 from __future__ import annotations

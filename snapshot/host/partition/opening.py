@@ -1,8 +1,8 @@
 """The keyed states of one partition on their way into an attempt, each in a thread beside the event loop.
 
-Invariant: of each state exactly one of `on_opened` and `on_failed` is told, once, in the loop's thread, unless
-it is closed before. A state that comes after that goes into the cache for the next opening, which waits for it a while;
-if that has not waited, it is closed.
+Invariant: unless the opener is closed before, it calls exactly one of `on_opened` and `on_failed` for each state,
+once, in the loop's thread. A state that is open only after the opener was closed goes into the cache, if the next
+opener still waits for it; otherwise it is closed.
 """
 
 from __future__ import annotations

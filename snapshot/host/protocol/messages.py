@@ -289,17 +289,18 @@ class Followed:
 
     heard: Epoch
     has: Epoch | None
-    """What it has now: that epoch if all went well. Older ones are followed no longer when their files are gone."""
+    """The epoch that the process has ready now: `heard` if all went well, None if it has none."""
     problem: str = ""
-    """What hinders it; not that an epoch's files were removed meanwhile."""
+    """The reason why it could not make `heard` ready; empty if the epoch was removed in the meantime."""
     took_ms: float = 0.0
     linked_bytes: int = 0
-    """Of files that were on the machine already; as all that follows, since it stands by."""
+    """The bytes of files that were on the machine already, since the process began to stand by."""
     downloaded_bytes: int = 0
+    """The bytes of files that were downloaded, since the process began to stand by."""
     cpu_ms: float = 0.0
-    """Of the whole process."""
+    """The CPU time of the whole process, since it began to stand by."""
     memory_bytes: int = 0
-    """Of the whole process, now."""
+    """The memory of the whole process, now."""
 
 
 @dataclass(frozen=True, slots=True)
