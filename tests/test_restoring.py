@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +12,15 @@ import pytest
 
 from recovery.decisions.notes import from_json
 from recovery.driver.settings.program_fit import ProgramDoesNotFit
+from recovery.driver.tree import address as reach
+from recovery.offline import stopped_job
 from recovery.offline.epoch_choice import OutputWouldRepeat
 from recovery.offline.job_tree import open_tree
+from recovery.offline.stopped_job import JobRuns
 from recovery.savepoints.programs import NoSuchProgram, program_from
 from recovery.savepoints.restoring import BeyondMaximum, plan_restore_of, restore
 from snapshot import Collection, Program, Stream, ToDriver
+from snapshot.host.protocol.messages import Address
 from statebackend.columns import schema_of
 from tests.jobs.running_job import RunningJob
 from tests.stopped_trees import PATIENCE, ROWS, Stopped, add_output, stop_one
@@ -214,3 +220,18 @@ def test_what_is_wrong_with_a_name_is_said_in_one_sentence(modules: Path, name: 
     with pytest.raises(NoSuchProgram, match=said) as raised:
         program_from(name)
     assert "\n" not in str(raised.value)
+
+
+def test_a_restore_with_an_empty_local_folder_still_finds_the_job_that_runs(
+    stopped: Stopped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, number = tmp_path / "home", stopped.tree.state.number
+    home.mkdir()
+    monkeypatch.setattr(stopped_job, "home_of", lambda _: home)
+    monkeypatch.setattr(stopped_job, "_PATIENCE", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:  # its kernel accepts, and nobody says a word
+        address = Address(*server.getsockname())
+        reach.leave(home, reach.Reach(stopped.job, stopped.tree.uri, address, os.getpid(), b"s" * 32))
+        with pytest.raises(JobRuns):
+            restore(stopped.tree, "newest", other_program(), local="")
+    assert stopped.tree.look_again().state.number == number

@@ -110,7 +110,8 @@ def restore(
     `planned` is told what will be done, before it is. The options are those of `recovery.run`, which raises what
     `plan_restore_of` does not.
     """
-    job_folder = None if "local" not in options else Path(options["local"])
+    local = options.get("local")
+    job_folder = Path(local) if local else None
     accept = options.get("accept_duplicates", False)
     plan = plan_restore_of(
         tree,
