@@ -22,6 +22,7 @@ from recovery.savepoints.restoring import BeyondMaximum, plan_restore_of, restor
 from snapshot import Collection, Program, Stream, ToDriver
 from snapshot.host.protocol.messages import Address
 from statebackend.columns import schema_of
+from statebackend.durations import NotADuration
 from tests.jobs.running_job import RunningJob
 from tests.stopped_trees import PATIENCE, ROWS, Stopped, add_output, stop_one
 
@@ -235,3 +236,13 @@ def test_a_restore_with_an_empty_local_folder_still_finds_the_job_that_runs(
         with pytest.raises(JobRuns):
             restore(stopped.tree, "newest", other_program(), local="")
     assert stopped.tree.look_again().state.number == number
+
+
+def test_a_restore_with_an_option_that_is_refused_changes_nothing(stopped: Stopped, tmp_path: Path) -> None:
+    oldest, number = stopped.tree.state.usable[0].epoch, stopped.tree.state.number
+    with pytest.raises(NotADuration, match="interrupt_timeout: 'soon'"):
+        restore(stopped.tree, str(oldest), stopped.program(), local=stopped.folder / "local", interrupt_timeout="soon")
+    with pytest.raises(NotADuration, match="every: 'soon'"):
+        restore(stopped.tree, "newest", stopped.program(), into=str(tmp_path / "own"), every="soon")
+    assert stopped.tree.look_again().state.number == number
+    assert not (tmp_path / "own").exists()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from recovery.driver.settings.options import RunOptions
+from recovery.driver.settings.options import RunOptions, options_of
 from recovery.driver.settings.program_fit import check_ignored, compare
 from recovery.driver.tree.manifests import without_operators
 from recovery.offline.epoch_choice import Chosen, choose, go_back
@@ -22,6 +22,7 @@ from recovery.savepoints.copying import Begun, fork
 from recovery.savepoints.rescaling import parallelism_of
 from recovery.savepoints.sinks import PreparedOutput, output_of
 from recovery.schemes.passive import Passive
+from snapshot.cut.frames import MarkerMode
 from snapshot.journal.state import OutputMade
 from snapshot.program.program import Program
 from statebackend.durations import Duration
@@ -110,6 +111,7 @@ def restore(
     `planned` is told what will be done, before it is. The options are those of `recovery.run`, which raises what
     `plan_restore_of` does not.
     """
+    options_of(every, MarkerMode.ALIGNED, options)  # refused before anything is changed
     local = options.get("local")
     job_folder = Path(local) if local else None
     accept = options.get("accept_duplicates", False)
