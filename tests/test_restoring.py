@@ -241,7 +241,14 @@ def test_a_restore_with_an_empty_local_folder_still_finds_the_job_that_runs(
 def test_a_restore_with_an_option_that_is_refused_changes_nothing(stopped: Stopped, tmp_path: Path) -> None:
     oldest, number = stopped.tree.state.usable[0].epoch, stopped.tree.state.number
     with pytest.raises(NotADuration, match="interrupt_timeout: 'soon'"):
-        restore(stopped.tree, str(oldest), stopped.program(), local=stopped.folder / "local", interrupt_timeout="soon")
+        restore(
+            stopped.tree,
+            str(oldest),
+            stopped.program(),
+            accept_duplicates=True,
+            local=stopped.folder / "local",
+            interrupt_timeout="soon",
+        )
     with pytest.raises(NotADuration, match="every: 'soon'"):
         restore(stopped.tree, "newest", stopped.program(), into=str(tmp_path / "own"), every="soon")
     assert stopped.tree.look_again().state.number == number
