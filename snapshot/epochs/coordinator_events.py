@@ -15,7 +15,7 @@ from snapshot.cut.frames import Marker
 from statebackend.ids import Epoch, Generation, Incarnation, Partition
 
 Content = TypeVar("Content")
-"""What a participant acknowledges with; the coordinator passes it on to the manifest unread."""
+"""The content of an acknowledgement; the coordinator passes it on to the manifest unread."""
 
 
 # --- events: what the host reports -----------------------------------------------------------------------------------

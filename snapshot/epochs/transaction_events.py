@@ -20,7 +20,7 @@ _NUMBER = "(0|[1-9][0-9]*)"
 _TRANSACTION = re.compile(f"([^/]*)/([^/]*)/{_NUMBER}-{_NUMBER}-{_NUMBER}-{_NUMBER}")
 
 Payload = TypeVar("Payload")
-"""What a sink needs to commit a prepared transaction, from any process, after any crash."""
+"""The data that a sink needs to commit a prepared transaction, from any process, after any crash."""
 
 
 def transaction_id(job: JobId, sink: Uid, incarnation: Incarnation, partition: Partition, n: int) -> TransactionId:

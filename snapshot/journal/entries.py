@@ -54,7 +54,7 @@ class Claimed:
 
     generation: Generation
     driver: str
-    """Where the driver can be reached, for people and for clean-ups from outside."""
+    """The address of the driver, for people and for clean-ups from outside."""
 
 
 @dataclass(frozen=True, slots=True)

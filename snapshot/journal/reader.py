@@ -27,7 +27,7 @@ from snapshot.journal.requests import (
 from snapshot.journal.state import EMPTY, JournalState
 
 _LOOKS: Final = 2
-"""How often an entry that is missing before others is looked for again."""
+"""The number of times that an entry that is missing before others is looked for again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ NO_GENERATION = Generation(0)
 """Before the first claim."""
 
 NONCES_KEPT = 256
-"""How many of the newest entries' nonces a state remembers. A writer that hears nothing while more entries than
-these are written and compacted may not learn what became of its own."""
+"""The number of the newest entries whose nonces a state remembers. A writer that hears nothing while more entries than
+these are written and compacted may not learn the fate of its own."""
 
 
 class EpochState(Enum):

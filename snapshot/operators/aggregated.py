@@ -21,7 +21,7 @@ from statebackend.tables.values.aggregations import Accumulators, Aggregation
 _NO_SLOTS = np.empty(0, dtype=np.int64)
 
 RESERVED = frozenset({"ttl"})
-"""What the declaration of a table means otherwise."""
+"""The names that mean something else in the declaration of a table."""
 
 
 def declared(outputs: Mapping[str, Aggregation], input: Input) -> AggregateTable:

@@ -29,9 +29,9 @@ class FunctionOperator(Generic[F]):
     sides: Mapping[str, pa.Schema] = field(default_factory=dict)
 
     kind: ClassVar[str]
-    """What it does, in a word."""
+    """The kind of the operator, in a word."""
     base: ClassVar[type[KeyedFunction]]
-    """What the function must be a subclass of."""
+    """The class that the function must be a subclass of."""
     handlers: ClassVar[tuple[str, ...]]
     """The method for the rows of each input."""
 

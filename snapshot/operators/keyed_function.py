@@ -48,7 +48,7 @@ _NO_EVENT_TIME: Final = (
 )
 
 _SAMPLED: Final = 16
-"""Of so many keys one is looked up to see whether the state of all is in memory."""
+"""The number of keys of which one is looked up, to see whether the state of all is in memory."""
 
 
 class WithoutTimers(ProgramError, TypeError):

@@ -21,8 +21,8 @@ from statebackend.keys.types import KeyType
 from statebackend.states.declarations import Declaration
 
 Per: TypeAlias = Literal["record", "batch", "end"]
-"""When an aggregate gives results: a row for each of its input, for each key of a batch, or for each key when all input
-has ended."""
+"""The moments at which an aggregate gives results: a row for each of its input, for each key of a batch, or for each
+key when all input has ended."""
 
 
 class Emit(Protocol):
@@ -39,7 +39,7 @@ class Input:
     schema: pa.Schema
     keys: tuple[str, ...]
     timed: bool
-    """Whether the rows have event times."""
+    """True if the rows have event times."""
 
     @property
     def key_type(self) -> KeyType:
@@ -84,7 +84,7 @@ class OperatorContext:
     """The event time up to which everything has been seen: `EARLIEST` before the first watermark."""
     broadcast: bytes | None = None
     clock: Callable[[], int] = wall_clock
-    """What time it is for an operator that takes rows; `wake` says it itself."""
+    """The clock of an operator that takes rows; `wake` gives the time itself."""
     note: Callable[[], Note | None] = lambda: None
     """Whom to tell of a call that is not about a row before it is made, if anybody wants to know now."""
     overdue: Callable[[], bool] = never
@@ -98,7 +98,7 @@ class Operator(ABC):
     """
 
     late: int = 0
-    """How many rows came too late in this attempt, whether they were dropped or given to a side output."""
+    """The number of rows that came too late in this attempt, whether they were dropped or given to a side output."""
 
     @abstractmethod
     def rows(self, input: int, rows: Rows) -> int | None:

@@ -23,10 +23,10 @@ from statebackend.states.codec_shapes import StructCodec
 from statebackend.states.codecs import Codec, NotEncodable
 
 Row: TypeAlias = Any
-"""What a function gets: a named tuple with the columns of its input as attributes. Which those are, its schema says."""
+"""The row that a function gets: a named tuple with the columns of its input as attributes, as its schema names them."""
 
 RowLike: TypeAlias = Sequence[object] | Mapping[str, object]
-"""What a function gives: a named tuple, a tuple or a list by position, or a mapping by name."""
+"""The row that a function gives: a named tuple, a tuple or a list by position, or a mapping by name."""
 
 _SHOWN: Final = 200
 _WHOLE: Final = frozenset({int, type(None)})

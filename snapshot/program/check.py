@@ -19,7 +19,7 @@ from snapshot.program.sink import Abilities
 from statebackend.keygroups import LARGEST_MAX_PARALLELISM
 
 _UID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-"""What can stand in the name of a channel, a file and a folder on every system."""
+"""The form of a name that a channel, a file and a folder can have on every system."""
 
 _MOST_WAYS: Final = 1_000
 """Each way that rows can take into an operator is an edge of its own; more of them are a mistake in a loop."""

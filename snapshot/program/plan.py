@@ -61,7 +61,7 @@ class Edge:
     port: int
     """Tells edges between the same two stages apart."""
     input: int
-    """Which input of the target's operator."""
+    """The number of the input of the target's operator."""
     exchange: Exchange
     schema: pa.Schema
     timed: bool

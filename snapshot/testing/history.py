@@ -46,10 +46,10 @@ class Kind(Enum):
 
 
 STIMULI = frozenset({Kind.STARTED, Kind.ACTED, Kind.RECEIVED, Kind.BROKEN})
-"""What makes a process do something; the records of what it then does follow at once."""
+"""The kinds that make a process do something; the records of its effects follow at once."""
 
 OUTSIDE = frozenset({Kind.LOST, Kind.CUT, Kind.PAUSED, Kind.RESUMED})
-"""What the network or the scheduler does; no process knows of it, so nothing happens before or after it."""
+"""The acts of the network or the scheduler; no process knows of them, so nothing happens before or after them."""
 
 _EFFECTS = frozenset({Kind.SENT, Kind.NOTED, Kind.SAVED, Kind.LOST})  # a message may be lost as it is sent
 

@@ -34,7 +34,7 @@ class Line:
     dashed: bool
     hollow: bool = False
     dotted: bool = True
-    """Whether each of its points has a marker: not where there are too many to tell them apart."""
+    """True if each of its points has a marker: not where there are too many to tell them apart."""
 
     @property
     def colour(self) -> str:

@@ -56,9 +56,9 @@ class Link:
         self.ordered = True
         self.queue: deque[Packet | Break] = deque()
         self.breaks = 0
-        """How many breaks are in the queue: until the receiver knows of them it talks into the void."""
+        """The number of breaks in the queue: until the receiver knows of them it talks into the void."""
         self.used = False
-        """Whether anything was sent since the last break, so that there is a connection to break."""
+        """True if anything was sent since the last break, so that there is a connection to break."""
 
 
 class Network:

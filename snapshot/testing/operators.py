@@ -81,7 +81,7 @@ class OperatorSnapshot:
 
 
 Tested: TypeAlias = "KeyedProcess | BatchProcess | type[KeyedProcess] | type[BatchProcess] | Program | KeyedOperator"
-"""What a harness runs."""
+"""The operators that a harness runs."""
 
 
 class OperatorHarness:

@@ -25,7 +25,7 @@ Run: TypeAlias = Callable[[Schedule], object]
 """Runs one simulation under a schedule and checks its history; raises `Violation`, or fails an assertion."""
 
 SIZE = 300
-"""How many bytes the longest schedules have, unless told otherwise; a step of a small simulation needs about one."""
+"""The number of bytes of the longest schedules, unless told otherwise; a step of a small simulation needs about one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,8 @@ from snapshot.testing.schedule import Schedule
 P = TypeVar("P", bound=Process)
 
 Always: TypeAlias = Callable[[Mapping[str, P], Sequence[InFlight]], object]
-"""What must hold after each step, of the processes that are up and of the messages on their way: it raises an
-`AssertionError` such as `Violation`, or returns a `Violation` or False, if it does not."""
+"""A check after each step, of the processes that are up and of the messages on their way: it raises an `AssertionError`
+such as `Violation`, or returns a `Violation` or False, if a promise is broken."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Statistics:
 
 
 EXPLORED = Statistics()
-"""What all simulations of this Python process have explored together."""
+"""The figures of all simulations of this Python process together."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,14 +86,14 @@ class _Node(Generic[P]):
         self.name = name
         self.factory = factory
         self.weight = swarm.returning
-        """How eager the scheduler is to bring the process back when it is down or paused."""
+        """The eagerness of the scheduler to bring the process back when it is down or paused."""
         self.speed = swarm.speed(name) * swarm.eagerness
         self.process: P | None = None
         self.incarnation = -1
         self.saved: object | None = None
         self.paused = False
         self.doomed = False
-        """Whether it crashes in the middle of the next thing that it does."""
+        """True if it crashes in the middle of the next thing that it does."""
         self.turn = 0
         """Counts its fair turns, so that none of its actions starves the others."""
         self.drains: list[_Step[P]] = []
@@ -152,7 +152,7 @@ class Simulation(Generic[P]):
         self._statistics = statistics
         self._always = always
         self._checked = 0
-        """How many records there were when it was asked last what must always hold."""
+        """The number of records at the last call of `always`."""
         self._swarm = Swarm(schedule, faults)
         self._network = Network(self.history, self._swarm, faults)
         self._nodes = {

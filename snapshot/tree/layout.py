@@ -30,7 +30,7 @@ SHARED: Final = "shared"
 JOB: Final = "job.json"
 MOVED: Final = "moved.json"
 UNFINISHED: Final = "unfinished"
-"""What marks a tree that is being made. It is foreign to the layout, so that no clean-up touches it."""
+"""The mark of a tree that is being made. It is foreign to the layout, so that no clean-up touches it."""
 REPAIR: Final = f"{JOURNAL}/repair.json"
 ASIDE: Final = "aside"
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 _NO_NAME: Final = frozenset(" ,;{}()\n\t=")
-"""What Delta's names of columns must not have in them, unless the table maps them to others."""
+"""The characters that names of columns must not have in Delta, unless the table maps them to others."""
 _MADE_BY_WRITERS: Final = ("delta.generationExpression", "delta.identity", "delta.invariants")
 _CONSTRAINT: Final = "delta.constraints."
 _HARMLESS: Final = frozenset(
@@ -43,7 +43,7 @@ class FoundDelta:
     partitioned_by: Sequence[str] = ()
     configuration: Mapping[str, str] | None = None
     features: Sequence[str] = ()
-    """What the table asks of those who write it."""
+    """The features that the table asks of its writers."""
 
 
 def written_as(type: pa.DataType) -> pa.DataType | None:

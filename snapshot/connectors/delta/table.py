@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(r"(?P<writer>[0-9a-f]{16})-(?P<slot>0|[1-9][0-9]*)-(?P<rest>part-[A-Za-z0-9._-]*\.parquet)")
 _SLASH: Final = ".2f"
-"""What stands for a slash, in place of the `~` of other names: deltalake cannot compact files with that in theirs."""
+"""The text for a slash, in place of the `~` of other names: deltalake cannot compact files with that in their names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST_NAME: Final = 255
 """Bytes that a folder's name may have on the usual file systems."""
 _ESCAPED: Final = {ord(char): f"%{ord(char):02X}" for char in (*map(chr, range(32)), *"\"#%'*/:=?\\\x7f{[]^")}
-"""What Spark does not leave as it is, as in its `ExternalCatalogUtils`, and NUL, which no folder can have in its name.
+"""The characters that Spark escapes, as in its `ExternalCatalogUtils`, and NUL, which no folder can have in its name.
 """
 _PLAIN: Final = r"(?:[^\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^\ud800-\udfff]|%[0-9A-F]{2})"
 _FOLDER: Final = re.compile(f"{_PLAIN}+={_PLAIN}+")

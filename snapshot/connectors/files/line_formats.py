@@ -21,7 +21,7 @@ Parse: TypeAlias = Callable[[bytes], pa.RecordBatch]
 """Whole lines to rows. What it raises means that some line does not fit."""
 
 PROBLEMS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError, UnicodeDecodeError)
-"""What `Parse` may raise."""
+"""The errors that `Parse` may raise."""
 
 
 _WHITE = b" \t\r\n"

@@ -24,7 +24,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PARQUET_ROWS = 65_536
 """Rows of Parquet that are decoded at once."""
 _DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)
-"""What reading may raise, decompression among it."""
+"""The errors that reading may raise, those of decompression included."""
 _SHOWN = 200
 """Bytes of a line that an error shows."""
 

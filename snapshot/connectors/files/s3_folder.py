@@ -31,7 +31,7 @@ _PART: Final = 16 << 20
 _MOST_PARTS: Final = 10_000
 _GONE: Final = {"NoSuchUpload", "NoSuchKey", "404"}
 _OTHER_PARTS: Final = {"InvalidPart", "InvalidPartOrder", "MalformedXML"}
-"""What a server says of parts that it does not have, however often it is asked."""
+"""The codes with which a server refuses parts that it does not have; asking again does not help."""
 _CONFIG: Final[Mapping[str, object]] = {
     "connect_timeout": 3,
     "retries": {"mode": "standard", "total_max_attempts": 3},

@@ -17,7 +17,7 @@ from snapshot.program.source import SourceError, SourceVanished, SplitContext, W
 from snapshot.tree.frozen_json import JsonLike
 
 _VERSIONS = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created", "modificationTime")
-"""Where file systems say that a file is another one, the surest first."""
+"""The entries by which file systems tell versions of a file apart, the surest first."""
 
 
 class SourceChanged(SourceError):
@@ -47,9 +47,9 @@ class StoredFile:
         self._files = files
         self._path = path
         self.where = f"source {context.uid}, file {context.split}"
-        """How errors begin."""
+        """The beginning of errors."""
         self.position: Mapping[str, JsonLike] = {}
-        """Where to go on; nothing at the beginning."""
+        """The position to go on from; empty at the beginning."""
         self._seen = self._look()
         if context.position is not None:
             if not isinstance(context.position, Mapping):

@@ -18,7 +18,7 @@ from statebackend.errors import JobError
 
 KEY_HEADER: Final = "Idempotency-Key"
 _AGAIN: Final = frozenset({408, 409, 425, 429})
-"""What of 4xx says nothing against the rows: too slow, the same key is being worked on, too early, too many."""
+"""The 4xx codes that say nothing against the rows: too slow, the same key is being worked on, too early, too many."""
 _READ: Final = 1 << 16
 """Bytes of an answer that are read; a longer one ends its connection."""
 _QUOTED: Final = 300

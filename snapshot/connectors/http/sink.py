@@ -40,7 +40,7 @@ _VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _KEYS: Final = UUID("6f1f4d0e-6a55-4c7b-9d39-0f6f6c1c5b1e")
 """The name space of the keys that are made here."""
 _VISIBLE: Final = "!#$&'()*+,/:;=?@[]"
-"""What stands in a key as it is, beside letters and digits."""
+"""The characters that stand in a key as they are, beside letters and digits."""
 _REACH: Final = 5.0
 """Seconds in which a server must be reached when the job starts."""
 _QUOTED: Final = 300

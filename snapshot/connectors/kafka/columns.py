@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeAlias
 import pyarrow as pa
 
 _NO_TIME: Final = 0
-"""How Kafka marks a record that has no timestamp."""
+"""The mark of a Kafka record without a timestamp."""
 
 
 class Record(Protocol):
@@ -87,7 +87,7 @@ _TYPES: Final[dict[str, tuple[pa.DataType, ...]]] = {
     "kafka_headers": (_HEADERS, pa.map_(pa.string(), pa.binary())),
     ERROR: (pa.string(),),
 }
-"""What each may be in the schema; the first is what it is by nature."""
+"""The types that each may have in the schema; the first is the natural one."""
 
 
 def is_kafkas(field: pa.Field) -> bool:

@@ -64,7 +64,7 @@ Answer = TypeVar("Answer")
 
 LATEST: Final = -1
 EARLIEST: Final = -2
-"""What is asked for instead of a time, to learn where a partition ends and begins."""
+"""The numbers that ask for the end and the beginning of a partition, in place of a time."""
 
 OURS: Final = frozenset(
     ("bootstrap.servers", "group.id", "enable.auto.commit", "auto.offset.reset", "enable.partition.eof")
@@ -133,9 +133,9 @@ class Client:
         from confluent_kafka import Consumer, KafkaException
 
         self.where = where
-        """How errors begin."""
+        """The beginning of errors."""
         self.trouble = ""
-        """What hinders it now, and may pass; whoever gets an answer clears it."""
+        """The present hindrance, which may pass; the next answer clears it."""
         self._refusal: KafkaError | None = None
         self._bootstrap = str(made_of["bootstrap.servers"])
         try:

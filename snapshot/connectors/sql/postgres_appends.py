@@ -46,14 +46,14 @@ class _Transaction:
     rows: list[pa.RecordBatch] = field(default_factory=list)
     """All of them, unless some were let go."""
     taken: int = 0
-    """Of `rows`, how many the server has been given."""
+    """The number of `rows` that the server has been given."""
     size: int = 0
     waiting: int = 0
     """Bytes that the thread was not asked to take."""
     whole: bool = True
     begun: bool = False
     broken: str = ""
-    """What happened to the connection."""
+    """The fault of the connection; empty if there is none."""
     writing: Future[None] | None = None
     settled: tuple[str, ...] = ()
     payload: CommitPayload | None = None

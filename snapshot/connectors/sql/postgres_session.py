@@ -37,7 +37,8 @@ SET client_encoding = 'UTF8';
 SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout';
 SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'
 """
-"""What is confirmed is on the disk; a transaction may be open for an epoch, which PostgreSQL limits from 17 on."""
+"""The settings of a session: confirmed output is on the disk, and a transaction may be open for an epoch, which
+PostgreSQL limits from 17 on."""
 
 _PASSING: Final = ("08", "40", "53", "57", "58", "XX")
 """Classes of errors that pass by themselves, or when somebody gives the server room: connections, collisions of

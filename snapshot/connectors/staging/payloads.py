@@ -24,18 +24,18 @@ from snapshot.tree.manifest import CommitPayload
 from statebackend.errors import JobError
 
 MADE_BY: Final = "sink"
-"""Where a payload names the class of its sink."""
+"""The field in which a payload names the class of its sink."""
 PLACE: Final = "place"
-"""Where it says where its rows go: a text, or an object whose values are texts, or lists of them."""
+"""The field with the place of the rows: a text, or an object whose values are texts, or lists of them."""
 NONCE: Final = re.compile(r"[0-9a-f]{16}")
-"""What sinks draw to tell transactions apart that have the same name."""
+"""The form of the random text that tells transactions of the same name apart."""
 _BARE: Final = re.compile(r"[^\s\"\\,=]+")
 _SLASHES: Final = re.compile(r"(?<=[^/:])/+\Z")
 _MOST: Final = 2**63 - 1
 
 Read = TypeVar("Read")
 UNREADABLE_FIELDS: Final = (ValueError, OverflowError, RecursionError, pa.ArrowException)
-"""What reading a payload may raise that its sink did not write."""
+"""The errors that reading a payload may raise if its sink did not write it."""
 
 
 class BadPayload(JobError, ValueError):
@@ -59,7 +59,7 @@ class PayloadFields:
 
     fields: Mapping[str, JsonLike]
     rows: str
-    """Which rows it is about, for sentences."""
+    """The rows that the payload is about, for sentences."""
     accepted: Collection[str] = ()
 
     def text(self, name: str, form: re.Pattern[str] | None = None) -> str:

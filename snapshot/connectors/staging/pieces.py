@@ -21,7 +21,7 @@ _UNDER_WAY: Final = 2
 """Full pieces that may wait to be stored before `write` waits with them."""
 
 Stored = TypeVar("Stored")
-"""What is known of a piece that is stored."""
+"""The record of a piece that is stored."""
 StorePiece = Callable[[int, Sequence[pa.RecordBatch]], Stored]
 """Stores a piece, given its number in the transaction, as a whole; may be called again after it raised."""
 

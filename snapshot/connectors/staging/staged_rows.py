@@ -111,7 +111,7 @@ def batches_in(file: StoredFile, data: bytes) -> Sequence[pa.RecordBatch]:
 
 
 UNREADABLE: Final = (MissingFile, DamagedFile, BadPayload, pa.ArrowInvalid, BlobStoreError)
-"""What may be raised when staged rows are read."""
+"""The errors that reading staged rows may raise."""
 
 
 def unreadable(error: Exception) -> CommitAnswer:

@@ -32,8 +32,8 @@ _SAMPLE: Final = 0.02
 _PLENTY: Final = 1 << 16
 """A channel that could be allowed so many rows is not limited."""
 _WHILE_OPENING: Final = 512
-"""What each sender may have under way while the stage's state is being opened, so that it need not wait for that, and
-its other receivers with it; where nothing is known of the stage's pace, it is not much."""
+"""The rows that each sender may have under way while the stage's state is being opened, so that neither it nor its
+other receivers must wait for that. It is little, as the stage's pace may be unknown."""
 _WINDOWS_WHILE_OPENING: Final = 4
 """So many windows of the last attempt may be under way meanwhile: about what a second of work is."""
 _PART: Final = 4
@@ -59,7 +59,7 @@ class Allowance:
 
 UNLIMITED: Final = Allowance(_NO_END, 0)
 FIRST: Final = Allowance(64, 64)
-"""What a sender may do before it has heard anything."""
+"""The allowance of a sender that has not heard anything yet."""
 
 
 class Allowances:

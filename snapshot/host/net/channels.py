@@ -34,11 +34,11 @@ Tap = Callable[[Frame], object]
 _EAGER: Final = 64 << 10
 """From so much on it is not worth waiting for more to send with it."""
 _AT_ONCE: Final = 512 << 10
-"""How much is offered to the kernel in one call, about."""
+"""The number of bytes that are offered to the kernel in one call, about."""
 _MOST_BUFFERS: Final = 128
 _ALLOWANCE: Final = struct.Struct(">QQ")
 _PER_TURN: Final = 1 << 20
-"""How much a channel hands on in one turn of the loop, about, before others have their turn."""
+"""The number of bytes that a channel hands on in one turn of the loop, about, before others have their turn."""
 
 
 class _Waiting:
@@ -101,7 +101,7 @@ class SendingChannel:
         self._tap = tap
         self._waiting = _Waiting(loop, ordered, options, on_drained)
         self.allowed = FIRST
-        """What the receiver takes. Who puts rows owes to count."""
+        """The allowance of the receiver. The caller of `put` must keep count."""
         self._encoder = Encoder(incarnation, options.max_frame, proved.seals)
         self._said = RecordReader(proved.seals, _ALLOWANCE.size)
         self._on_drained = on_drained

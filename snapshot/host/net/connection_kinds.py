@@ -68,7 +68,7 @@ class CommandOf:
     """A connection for commands of a person, or of a program in a person's place, to the driver of a running job."""
 
     name: str
-    """Who asks, for the log."""
+    """The name of the caller, for the log."""
 
     def __str__(self) -> str:
         return f"commands of {self.name}"

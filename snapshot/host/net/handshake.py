@@ -40,10 +40,10 @@ MAX_REASON: Final = 4096
 _MAGIC = b"epochcut"
 _CALLER, _HOST = b"c", b"h"
 _SEALING = b"s"
-"""Where a proof names who proves it, so that no proof is ever a key."""
+"""The role that a proof names, so that no proof is ever a key."""
 _PROOF = 32
 _TLS = (b"\x15\x03", b"\x16\x03")
-"""How an alert and a handshake of TLS begin."""
+"""The first bytes of an alert and of a handshake of TLS."""
 _GREETING = struct.Struct(f">{len(_MAGIC)}sBc{NONCE_SIZE}s")
 _CLAIM = struct.Struct(f">{_PROOF}sH")
 _ANSWER = struct.Struct(f">{_PROOF}sBH")
@@ -101,7 +101,7 @@ class _Side:
         self._arrived = bytearray()
         self._nonces = b""
         self.parting = b""
-        """What to send after a refusal, before the connection is closed."""
+        """The bytes to send after a refusal, before the connection is closed."""
 
     @property
     def wanted(self) -> int:

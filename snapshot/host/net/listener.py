@@ -29,8 +29,8 @@ from snapshot.host.protocol.messages import Address
 from statebackend.errors import JobError
 
 _BACKLOG: Final = 4096
-"""What speaks and is not accepted yet, and what is silent for less than `_FIRST_WORD`. With more of it, connections are
-accepted before they speak, but where Linux may not send SYN cookies."""
+"""The most connections that have spoken and are not accepted yet, or have been silent for less than `_FIRST_WORD`. With
+more of them, connections are accepted before they speak, except where Linux may not send SYN cookies."""
 _FIRST_WORD: Final = 1
 """Seconds for which Linux waits for a caller's first word before a connection is accepted: each caller speaks first."""
 _AFTER_AN_ERROR: Final = 0.1

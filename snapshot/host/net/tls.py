@@ -28,7 +28,7 @@ from statebackend.errors import OptionError
 _AT_ONCE: Final = 64 << 10
 """So much is encrypted before the kernel is asked whether it takes it, or read before it is decrypted: four records."""
 _FIRST_RECORDS: Final = (20, 21, 22)
-"""How a conversation in TLS can begin."""
+"""The first bytes with which a conversation in TLS can begin."""
 _FAREWELL: Final = bytes.fromhex("15030100020246")
 """For somebody who speaks something else: an alert that names the protocol."""
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
@@ -84,7 +84,7 @@ class TlsSide:
         self.files = tls
         certificate, key, authorities = tls.paths
         self.warning = ""
-        """What is unwise about the files, in a sentence."""
+        """The unwise property of the files, in a sentence; empty if there is none."""
         for path, what in ((certificate, "certificate"), (key, "key"), (authorities, "authorities")):
             _check_readable(path, what)
         if (mode := stat.S_IMODE(Path(key).stat().st_mode)) & 0o077:

@@ -146,7 +146,7 @@ class WordsHeard:
         self._watch: Watch = loop.watch(sock, self._read)
         self._watch.reading(True)
         self.over = False
-        """Whether all has come that was ever said."""
+        """True if nothing more will come."""
 
     def close(self) -> None:
         """Listen no more; what was heard stays. May be called twice."""

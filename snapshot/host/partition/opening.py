@@ -32,7 +32,7 @@ from statebackend.snapshots.restore import RestoreReport
 from statebackend.stores.store import BlobStore
 
 NOTHING: Final = Role()
-"""What an operator starts from that the epoch knows nothing of."""
+"""The role of an operator that the epoch does not know."""
 
 _AT_ONCE: Final = 4
 _PATIENCE: Final = 2.0
@@ -55,7 +55,7 @@ class StatePlacement:
     local: Path
     time_goes_on: bool = False
     window: int = 0
-    """How many rows each sender had under way in the last attempt; 0 if that is not known."""
+    """The number of rows that each sender had under way in the last attempt; 0 if that is not known."""
 
 
 def placement_of(uid: Uid, deploy: Deploy, plan: Plan, files: TreeFiles, store: BlobStore) -> StatePlacement:

@@ -122,15 +122,15 @@ class Router:
         self._batch_rows = batch_rows
         self._batch_bytes = batch_bytes
         self.wire = RowsWire(edge.schema, edge.timed)
-        """How rows travel between processes; what stays in this one may be rows as they are."""
+        """The form of rows between processes; rows that stay in this process may keep their own."""
         self._local = [channel.id.sender == channel.id.receiver for channel in channels]
         self._waiting: list[list[Rows]] = [[] for _ in channels]
         self._counts = [0] * len(channels)
         self._put = [0] * len(channels)
-        """How many rows each channel was given, with those that wait for others."""
+        """The number of rows that each channel was given, including those that wait for others."""
         self._turn = 0
         self._row_bytes = 0.0
-        """What a row takes, by those that have come."""
+        """The size of a row, estimated from the rows that have come."""
         self._key_type = KeyType.of(_declared(edge)) if edge.exchange is Exchange.KEYED else None
         self.rows_out = 0
 

@@ -52,12 +52,12 @@ _TOLD_AGAIN: Final = 60
 
 
 SinkNews = SinkReady[CommitPayload] | SinkNotReady | RetryLater | Settled | Refused[CommitPayload]
-"""What became of a sink's transactions, as far as its attempt has to know; a commit put off only after a while."""
+"""The news of a sink's transactions, as far as its attempt has to know; a commit is put off only after a while."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkIdentity:
-    """Whose transactions they are."""
+    """The owner of the transactions."""
 
     job: JobId
     uid: Uid

@@ -142,9 +142,9 @@ class SourceRun:
         self._drained = False
         self._asked = False
         self.bad = 0
-        """How many records were left out because they do not fit."""
+        """The number of records that were left out because they do not fit."""
         self.why = ""
-        """Which the last of them is, and what is wrong with it."""
+        """The last of these records, and its fault."""
         try:
             for split, position in restored.items():
                 if position == NULL:

@@ -79,7 +79,7 @@ class StageCut:
     broadcast: bytes | None
     """In the first partition only."""
     overtaken: Frames
-    """What its own markers overtook on their way out."""
+    """The frames that the stage's own markers overtook on their way out."""
     took: float
     """In seconds."""
 
@@ -90,7 +90,7 @@ class _Unfinished:
 
     cut: StageCut
     left: Mapping[ChannelId, Sequence[Data]]
-    """What had been taken off the channels' queues at the cut, and not been processed."""
+    """The frames that were off the channels' queues at the cut, and not processed yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class StageEnded:
 
 
 StageNews = align.AlignmentBegan | StageCut | InFlight | align.Missed | NeedsSplit | StageEnded
-"""What the protocol has to know of a stage. The stage's sinks are cut after the call that reports its cut."""
+"""The news of a stage for the protocol. The stage's sinks are cut after the call that reports its cut."""
 
 
 class ReceivingEnd(Protocol):

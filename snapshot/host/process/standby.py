@@ -38,9 +38,9 @@ from statebackend.stores.limited_store import find_limited
 from statebackend.stores.store import BlobStore
 
 _NOBODY: Final = Incarnation(Generation(0), Attempt(0))
-"""Who follows writes no files, so it needs no names of its own."""
+"""The incarnation of a standby: it writes no files, so it needs no names of its own."""
 _NICENESS: Final = 5
-"""How much the thread stands back behind those that run partitions on the same host."""
+"""The niceness of the thread, so that it stands back behind partitions on the same host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Follower:
         self._files: dict[_Place, FollowedFiles] = {}
         self._states: dict[_Place, KeyedState] = {}
         self._at: _Place | None = None
-        """Whose state is being brought up to date, and is not among the others meanwhile."""
+        """The place whose state is being brought up to date, and is not among the others meanwhile."""
         self._plan: Plan | None = None
         self._store: BlobStore | None = None
         self._has: Epoch | None = None

@@ -95,8 +95,8 @@ _THREADS: Final = 4
 _SWITCH: Final = 0.0005
 """Seconds after which a thread in the background has to let the event loop go on; by default it is ten times that."""
 _COLLECT: Final = (50_000, 20, 100)
-"""When Python looks for cycles: by default so often that looking through a million cached values, again and again while
-they become more, takes a third of a process's time."""
+"""The thresholds of Python's collector. With its own, looking again and again through a million cached values takes a
+third of a process's time."""
 
 
 class DriverLost(JobError):
@@ -141,7 +141,7 @@ class Worker:
         self._lost = ""
         self._done = False
         self._local: Path | None = None
-        """Where the job's files are on this host; known since there was something to do."""
+        """The folder of the job's files on this host; known as soon as there is something to do."""
         self._forget: tuple[Uid, ...] = ()
 
     def run(self) -> None:

@@ -40,9 +40,9 @@ class AtWork:
     what: str
     """For which row, timers or split."""
     nth: int
-    """How many calls of the attempt looked the same, with this one; 0 if that is not known, or if it names no row, as
-    the opening of a function does. Rows of one content in the order in which they come make the same state, so that of
-    two attempts the same call is that with the same number."""
+    """The number of this call among the calls of the attempt that look the same; 0 if that is not known, or if it names
+    no row, as the opening of a function does. Rows of one content make the same state in the order in which they come,
+    so the call with the same number is the same call in two attempts."""
 
     def __str__(self) -> str:
         return f"{self.uid} was at {self.what}"
@@ -59,11 +59,11 @@ class Hello:
     address: Address
     pid: int
     slot: int
-    """Which of the tasks that were launched it is; the driver gives roles whatever the slot."""
+    """The number of its slot, that is, of its launched task; any slot can get any role."""
     launch: int = 0
-    """Which of the launches of that slot has brought it."""
+    """The number of the launch of that slot that brought the process."""
     executor: str = ""
-    """What it shares its fate with: processes of the same one are lost together. Empty: with nobody."""
+    """The executor whose processes are lost together; empty for a process that shares its fate with no other."""
 
     @property
     def dies_with(self) -> str:
@@ -124,9 +124,9 @@ class PartitionCost:
     async_ms: float
     """From the last cut until all was durable."""
     state_bytes: int
-    """Of the files that were written for this epoch."""
+    """The size of the files that were written for this epoch."""
     channel_bytes: int
-    """Of in-flight data."""
+    """The size of the in-flight data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,13 +253,13 @@ class StageFigures:
     late_rows: int = 0
     """Rows that came when all their windows were gone: dropped, or given to the side output for them."""
     waits_for: str = ""
-    """What its source waits for, if something is wrong."""
+    """The condition that its source waits for, if something is wrong."""
     bad_rows: int = 0
     """Lines or records that do not fit the schema, and that its source has left out, as its `on_bad` says."""
     bad_row: str = ""
-    """Which the last of them is, and what is wrong with it."""
+    """The last of them, and its fault."""
     window: int = 0
-    """How many rows each of its senders may have under way to it; 0 while its pace is not known."""
+    """The number of rows that each of its senders may have under way to it; 0 while its pace is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,17 +41,18 @@ class HostOptions:
     input_buffer: int = 4 << 20
     """Data that may wait to be processed in one stage before its channels are no longer read."""
     socket_buffer: int = 256 << 10
-    """What the kernel may hold of a channel at each end: an unaligned marker cannot overtake it."""
+    """The number of bytes that the kernel may hold of a channel at each end: an unaligned marker cannot overtake them.
+    """
     max_frame: int = 64 << 20
     """No frame on a channel is longer."""
     alignment_timeout: int | None = None
     """An alignment that takes longer turns unaligned; None: never."""
     heartbeat: int = 250
-    """How often a process says that it lives."""
+    """The interval of a process's signs of life."""
     status_interval: int = 500
-    """How often a partition tells the driver its figures."""
+    """The interval at which a partition tells the driver its figures."""
     report_stall_after: int = 60_000
-    """What has something to do and makes no progress for so long is reported."""
+    """The time after which a lack of progress is reported, if there is something to do."""
     connect_timeout: int = 10_000
     """For so long a partition tries to reach another, before its attempt fails."""
     channel_timeout: int = 3_000
@@ -59,7 +60,7 @@ class HostOptions:
     store_timeout: int = 60_000
     """A call of the store that is not answered for so long has failed; see `LimitedStore`."""
     state_memory: int = 256 << 20
-    """What the keyed state of one operator in one partition may take."""
+    """The most memory of the keyed state of one operator in one partition."""
     state_backend: str = "rocksdb"
     accept_places: Collection[str] = frozenset()
     """The places beside its own to which a sink may commit what was prepared for them."""

@@ -20,7 +20,7 @@ from snapshot.operators.rows import Rows
 from statebackend.states.namespaces import NO_NAMESPACE, Window
 
 _AT_ONCE: Final = 2048
-"""What so many calls emit goes on at once."""
+"""The number of calls whose rows go on together."""
 
 
 class WindowFunction(KeyedFunction):

@@ -34,7 +34,7 @@ from statebackend.tables.values.aggregations import Count
 from statebackend.tables.values.rounds import last_rows
 
 Already: TypeAlias = Callable[[KeyColumn], NDArray[np.bool_]]
-"""Which of these keys have given their results of a window."""
+"""A function that marks the keys that have given their results of a window."""
 
 _SIZE_OF_TIME: Final = len(sortable(0))
 _SIZE_OF_WINDOW: Final = len(Window(0, 1).namespace)

@@ -126,7 +126,7 @@ class Session:
 
 
 Window: TypeAlias = "Tumbling | Sliding | Session"
-"""What a program can choose."""
+"""The windows that a program can choose."""
 
 Aligned: TypeAlias = "Tumbling | Sliding"
 """Windows that are the same for all keys."""
