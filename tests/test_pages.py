@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from configparser import ConfigParser
 from contextlib import suppress
@@ -190,7 +191,10 @@ class Tour:
             points.program(str(folder / "points-output")), checkpoints=self._checkpoints, job="points", parallelism=2
         )
         self._restored: list[subprocess.Popen[str]] = []
-        self.await_commits(3)
+        committed = threading.Semaphore(0)  # asked of the run itself, as its tree may not be there yet
+        self._run.listen(lambda event: committed.release() if isinstance(event, events.EpochCommitted) else None)
+        for _ in range(3):
+            assert committed.acquire(timeout=PATIENCE), "nothing happens"
 
     def await_commits(self, count: int) -> None:
         with recovery.attach(self._checkpoints, timeout=PATIENCE) as job:
