@@ -32,7 +32,7 @@ class Claimed(Event):
     skipped: tuple[str, ...] = ()
     """Complete epochs that could not be used, and why."""
     repeats: int = 0
-    """Of how many epochs the output is made once more, as was accepted."""
+    """The number of epochs whose output is made once more, as was accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class WorkerDied(Event):
     uid: Uid | None
     at_work: str
     stack: str
-    """Where Python was, if it crashed."""
+    """The stack of Python, if the process crashed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ class Recovered(Event):
     incarnation: Incarnation
     epoch: Epoch | None
     epoch_age_ms: float | None
-    """How long ago that epoch was triggered when the failure was detected: what has to be done again."""
+    """The age of that epoch when the failure was detected: work since then is done again."""
     marks: Marks
 
 
@@ -242,7 +242,7 @@ class EpochCompleted(Event):
     sync_ms: float
     async_ms: float
     state_bytes: int
-    """Of all partitions together, as the next one."""
+    """The size of the state of all partitions together; the next figure is also of all partitions."""
     channel_bytes: int
     partitions: tuple[PartitionCost, ...] = ()
 

@@ -39,10 +39,10 @@ TIMER: Final = 2
 BLOCK: Final = 3
 
 STAMP: Final = struct.Struct(">Q")
-"""What a value in a file begins with: the number of the epoch that wrote it."""
+"""The first bytes of a value in a file: the number of the epoch that wrote it."""
 
 META_KEY: Final = b"\xff\xffmeta"
-"""Where a file says whose it is and how its states are declared; the newest file taken wins."""
+"""The name under which a file has the operator's uid and the declarations of its states; the newest file taken wins."""
 
 _HEAD: Final = struct.Struct(">HIB")
 _GROUP: Final = struct.Struct(">H")

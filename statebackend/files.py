@@ -314,7 +314,7 @@ class Floors:
     """For each key group of a set the number of the epoch below which entries are hidden; see `floors`."""
 
     ends: tuple[KeyGroup, ...]
-    """Where ranges of groups with the same floor end, ascending; the last is the end of the set's range."""
+    """The ends of ranges of groups with the same floor, ascending; the last is the end of the set's range."""
     numbers: tuple[int, ...]
     """The floor of each of these ranges."""
 

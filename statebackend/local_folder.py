@@ -17,7 +17,7 @@ from statebackend.snapshots.local_files import local_disk
 LOCK: Final = "lock"
 """The file in the folder of a state that is locked while the state is open."""
 WORK: Final = "work-"
-"""What the names of scratch folders begin with, in the folder of a state."""
+"""The beginning of the names of scratch folders, in the folder of a state."""
 
 
 class FolderInUse(BackendError):

@@ -14,9 +14,9 @@ _FOR_ANY_STATE: Final = 64 << 20
 
 _FOR_ANY_TABLE: Final = 112 << 20
 _FOR_TABLES: Final = 0.34
-"""What a table needs besides its keys, mostly to find those on the disk and to merge their blocks; and the part of the
-rest that may be tables. With all keys changed in each epoch the process grows by two and a half times as much: what a
-cut has frozen is there, in the order of the files, until it is in the backend."""
+"""The memory that a table needs besides its keys, mostly to find those on the disk and to merge their blocks; and the
+part of the rest that may be tables. With all keys changed in each epoch the process grows by two and a half times as
+much: the frozen rows of a cut are there, in the order of the files, until they are in the backend."""
 
 OpenBackend = Callable[[Path, Floors, int], Backend]
 """Makes an empty backend in a new folder, with floors, and so many bytes of memory."""

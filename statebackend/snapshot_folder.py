@@ -54,7 +54,7 @@ from statebackend.snapshots.snapshot_log import (
 from statebackend.stores.store import BlobNotFound, BlobStore, Creation, UnknownOutcome
 
 _ASK_AGAIN: Final = 5
-"""How often a create is repeated whose answer is lost, before that is an error."""
+"""The number of times that a create whose answer is lost is repeated, before that is an error."""
 
 _Answer = TypeVar("_Answer")
 

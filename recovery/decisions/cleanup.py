@@ -215,7 +215,7 @@ class Sweeps:
         self._wanted = inf
         self._not_before = -inf
         self._done = 0
-        """How often the driver has looked since an attempt began to run."""
+        """The number of times that the driver has looked since an attempt began to run."""
 
     @property
     def due(self) -> float | None:

@@ -18,7 +18,7 @@ from statebackend.ids import Epoch, Partition
 
 COPY: Final = "copy"
 MOVE: Final = "move"
-"""What makes the same job once more, and what lets it be elsewhere: so its epochs tell where they come from."""
+"""The verbs that copy a job, and that move it elsewhere: an epoch tells by which of them it was made."""
 
 _MOST_ORIGINS: Final = 100
 """So many verbs back it is told where an epoch comes from."""

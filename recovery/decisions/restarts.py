@@ -113,7 +113,7 @@ class RestartLimit:
         self._died_at: dict[Partition, AtWork] = {}
         self._in_a_row = 0
         self._last_began = 0
-        """When the newest attempt was to begin."""
+        """The time when the newest attempt was to begin."""
         self.restarts = 0
 
     def completed(self) -> None:

@@ -21,7 +21,7 @@ from snapshot.journal.state import EpochRecord, JournalState, OutputMade
 from statebackend.ids import Epoch, Generation
 
 ACCEPT_DUPLICATES: Final = "accept_duplicates=True"
-"""How a program says that repeated output is accepted; a command says it in its own way."""
+"""The option with which a program accepts repeated output; a command has its own."""
 
 
 class Condition(Enum):

@@ -68,7 +68,7 @@ class Start:
     repeats: OutputMade
     """Output that is made once more, as was accepted."""
     found: Mapping[Uid, Available]
-    """What there is of the sources that the epoch does not know."""
+    """The splits of the sources that the epoch does not know."""
 
 
 @dataclass(frozen=True, slots=True)

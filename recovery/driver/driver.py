@@ -65,7 +65,7 @@ class Driver:
         self._reach: reach.Reach | None = None
         self._reporting = Reporting(settings, events, progress, self._loop.now)
         self._error: Exception | None = None
-        """Of the driver itself."""
+        """The error of the driver itself."""
         self._ready = threading.Event()
         self._savepoints: set[Future[Epoch]] | None = set()  # not answered yet; None when nobody would answer any more
         self._asking = threading.Lock()

@@ -77,7 +77,7 @@ class Epochs:
         self._housekeeping = housekeeping
         self._end = end
         self._parts: dict[Epoch, DriversPart] = {}
-        """What the driver knew when each epoch that is in flight began."""
+        """The driver's own part of each epoch that is in flight, as it was at the trigger."""
         self._removing = False
         self._closed = False
         self.journal = tree.state

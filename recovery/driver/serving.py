@@ -93,7 +93,7 @@ class Serving:
         reporting.followers += (self._injection.event, self.commands.event)
         self.generation = GenerationRun(settings, environment, self._ended)
         self.outcome: End | Exception | None = None
-        """How the job has ended; None while it has not."""
+        """The end of the job; None while it runs."""
 
     def begin(self) -> None:
         """Claim the job, and look after it from now on."""

@@ -88,7 +88,7 @@ class Alarm:
     def __init__(self, moment: Moment, now: float, complete: Epoch | None) -> None:
         self._moment = moment
         self.due: float | None = None
-        """When it comes; None as long as that is not known."""
+        """The time when it comes; None as long as that is not known."""
         match moment:
             case After(offset):
                 self.due = now + offset / 1000

@@ -27,7 +27,7 @@ class Injected:
     complete: Epoch | None
     """The last complete epoch then."""
     since_complete_ms: float | None
-    """How long it was complete then."""
+    """The time since it was complete."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Entry:
     refused: str = ""
     """Why it could not be done."""
     marks: Marks | None = None
-    """Of the recovery from it; None if the job did not have to recover, or has not yet."""
+    """The marks of the recovery from it; None if the job did not have to recover, or has not yet."""
 
 
 @dataclass(frozen=True, slots=True)

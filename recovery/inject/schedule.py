@@ -94,7 +94,7 @@ class Schedule:
         self._left = wanted.count
         self._drawn = self._draws()
         self.due = now + self._drawn[0] / 1000
-        """When to ask for the next, and not before."""
+        """The earliest time to ask for the next one."""
 
     @property
     def over(self) -> bool:

@@ -165,7 +165,7 @@ class Kind(Enum):
     BREAK = "break"
     """Connections are closed in the middle of a frame."""
     DELAY = "delay"
-    """What connections carry comes later for a time, in order."""
+    """The bytes on connections come later for a time, in order."""
 
 
 _OF_PROCESSES: Final = (WorkerOf, StandbyAt, TheDriver, ExecutorOf, Anything)

@@ -171,7 +171,7 @@ class EpochReading:
         self.epoch = found.record.epoch
         self.scratch = scratch
         self.read = BytesRead()
-        """What has been read so far, the manifest apart."""
+        """The bytes that have been read so far, without the manifest."""
 
     @cached_property
     def operators(self) -> tuple[OperatorStates, ...]:

@@ -165,7 +165,7 @@ class _Work:
         self._numbers = count()
         self._bytes = 0
         self.files = 0
-        """How many were written."""
+        """The number of files that were written."""
 
     def check(self) -> None:
         """Check what needs no state to be opened: `NoSuchState`, and `CanonicalError` for keys that are none."""

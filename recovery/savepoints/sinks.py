@@ -57,7 +57,7 @@ class PreparedOutput:
     held: bool = False
     """Rows that the sink holds back: the job goes on with them, and they are not committed before."""
     places: tuple[str, ...] = ()
-    """Where the rows go; empty where that is for the program to say."""
+    """The places where the rows go; empty if the program names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class CommittedNow:
     uid: Uid
     transaction: TransactionId
     before: bool
-    """Whether it was committed already."""
+    """True if it was committed already."""
 
 
 @dataclass(frozen=True, slots=True)

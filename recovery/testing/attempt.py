@@ -79,7 +79,7 @@ class WorkerPlan:
     target_kind: TargetKind
     consolidate_every: int
     repeats: int
-    """How many markers of an attempt may be sent twice."""
+    """The number of markers of an attempt that may be sent twice."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,9 +87,9 @@ class DriverPlan:
     parallelism: tuple[int, ...]
     options: CoordinatorOptions
     suspicions: int
-    """How often a generation may take a living worker for dead."""
+    """The number of times that a generation may take a living worker for dead."""
     idle: int = 0
-    """How many epochs are triggered besides the one that has to be, when all input has ended."""
+    """The number of epochs that are triggered besides the necessary one, when all input has ended."""
     person: Person | None = None
 
     def parallelism_of(self, generation: Generation) -> int:

@@ -68,22 +68,23 @@ class Observer(JournalTruth):
         self._stream = stream
         self._exactly_once = exactly_once
         self.rows: list[Row] = []
-        """What readers of the target see."""
+        """The rows that readers of the target see."""
         self.completed: list[Epoch] = []
         """The complete epochs that were not given up."""
         self.asked = 0
-        """How often somebody was asked whether output may be made once more."""
+        """The number of questions whether output may be made once more."""
         self.asked_of_removed = 0
-        """How often of output which the journal alone knew of: no epoch that had it was there any more."""
+        """The number of these questions about output that the journal alone knew of: no epoch that had it was there any
+        more."""
         self._manifests: dict[Epoch, Manifest] = {}
         self._triggered: set[Epoch] = set()
         self._writes: dict[str, int] = {}
-        """How many writes there were before each of these objects was last written."""
+        """The number of writes before each of these objects was last written."""
         self._sweep: Sweep | None = None
         self._committable: set[TransactionId] = set()
         self._committed: dict[TransactionId, tuple[Row, ...]] = {}
         self.repeated = 0
-        """How many transactions were given up after somebody had accepted that: their rows are there once more."""
+        """The number of transactions that were given up after that was accepted: their rows are there once more."""
         self._accepted: set[Rewound] = set()
         self._given_up: set[TransactionId] = set()
 

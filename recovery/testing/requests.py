@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from snapshot.testing.process import Action, Send
 
 Answered = Callable[[object | None], None]
-"""What to do with the answer; None if none came in time, which says nothing about what the server did."""
+"""A function that takes the answer; None if none came in time, which says nothing about the acts of the server."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ class JournalTruth:
     def __init__(self) -> None:
         self.journal: JournalState = EMPTY
         self.objects: dict[str, object] = {}
-        """What is in the store."""
+        """The objects in the store."""
         self._missing: dict[str, object] = {}
         """Manifests of complete epochs that the store had and has no more; `repair` puts them back."""
         self.ever_lost: set[str] = set()

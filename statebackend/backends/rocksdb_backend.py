@@ -22,8 +22,8 @@ from statebackend.keygroups import KeyGroupRange
 _BACKGROUND_JOBS: Final = 2
 _OPEN_FILES: Final = 512
 _LEVEL_0_FILES: Final = 24
-"""How many files wait for compaction, which rewrites everything if the changes are spread over all keys: the more, the
-rarer. Going from 8 to 32 files made it three and a half times rarer, and look-ups about a fifth slower."""
+"""The number of files that wait for compaction, which rewrites everything if the changes are spread over all keys: the
+more, the rarer. Going from 8 to 32 files made it three and a half times rarer, and look-ups about a fifth slower."""
 
 _UNLIMITED: Final = 1 << 20
 

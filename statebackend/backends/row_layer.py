@@ -18,7 +18,7 @@ from statebackend.backends.overlay import UNKNOWN, Answer, OverlayLayer
 from statebackend.entries import HEAD_SIZE
 
 _AT_ONCE: Final = 1 << 14
-"""How many names are sorted in one step: some milliseconds."""
+"""The number of names that are sorted in one step: some milliseconds."""
 
 _SHIFT_RATHER_THAN_SORT: Final = 64
 """One name is put into its place about as fast as this many that are in order are gone through."""
@@ -105,7 +105,7 @@ def _sorted_in_steps(names: Mapping[bytes, object]) -> Iterable[bytes]:
 
 
 ENTRY_OVERHEAD: Final = 150
-"""What an entry costs in memory besides its bytes, about."""
+"""The memory of an entry besides its bytes, about."""
 
 _STEPS: Final = 256
 """In so many steps rows leave memory: a writer of rows never waits for many of them."""

@@ -37,7 +37,7 @@ Entry = tuple[bytes, bytes | None]
 """A name, and what is under it: None if it was deleted."""
 
 DELETED: Final = b"\xff\xffdeleted"
-"""What the names begin with under which a file lists what it deletes, piece by piece. They sort before `META_KEY`."""
+"""The beginning of the names under which a file lists its deletions, piece by piece. They sort before `META_KEY`."""
 
 _END: Final = b"\xff\xff\xff"
 _STAMP_SIZE: Final = naming.STAMP.size

@@ -21,7 +21,7 @@ from statebackend.keys.columns import key_column
 from statebackend.states.schema import StateKind, StateSpec
 
 Kept = list[tuple[object, ...]]
-"""What is kept of a key, in the order in which it is kept."""
+"""The values of a key, in the order in which they are kept."""
 
 
 def kept_by_key(source: StateSource, spec: StateSpec, group: KeyGroup) -> dict[bytes | None, Kept]:

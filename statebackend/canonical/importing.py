@@ -126,7 +126,7 @@ class TableImport:
         self._check_fit()
         self._before = 0
         self._rows = np.arange(0)
-        """Which rows of the batch are being worked on."""
+        """The rows of the batch that are being worked on."""
 
     def take(self) -> Imported:
         """Take all of it."""

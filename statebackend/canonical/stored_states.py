@@ -150,4 +150,4 @@ def _table(place: Place) -> Table:
 
 
 _BYTES_PER_KEY: Final = 200
-"""What a key is taken to need in memory, as long as it is not known."""
+"""The assumed memory of a key, as long as it is not known."""

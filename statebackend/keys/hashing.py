@@ -28,7 +28,7 @@ _N1, _N2, _N3 = np.uint64(_C1), np.uint64(_C2), np.uint64(_C3)
 _S27, _S30, _S31, _S32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
 
 _BLOCK_BYTES: Final = 3 << 18
-"""How much of a batch is hashed at a time: what stays in a core's cache while its words are passed over."""
+"""The bytes of a batch that are hashed at a time: they stay in a core's cache while their words are passed over."""
 
 _FEW: Final = 24
 """So few keys with words left are finished one by one: a pass of numpy over them would cost more."""
@@ -41,12 +41,12 @@ _SHORT: Final = 128
 """Below this many bytes, what the hash of a key needs besides the key is at hand."""
 
 _SEEDS: Final = tuple(tuple(tag * _C1 + size * _C3 & _ALL for size in range(_SHORT)) for tag in range(16))
-"""What the hash starts from, by tag and length."""
+"""The start values of the hash, by tag and length."""
 
 _WORD_SEEDS: Final = tuple(seeds[8] for seeds in _SEEDS)
 
 _WORDS: Final = tuple(struct.Struct(f"<{count}Q").unpack for count in range(_SHORT // 8 + 1))
-"""How bytes become words, by the number of words."""
+"""The functions that turn bytes into words, by the number of words."""
 
 
 def hash_word(tag: int, word: int) -> int:

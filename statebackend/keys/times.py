@@ -24,7 +24,7 @@ _ATTOSECONDS: Final = {
     "as": 1, "fs": 10**3, "ps": 10**6, "ns": 10**9, "us": 10**12, "ms": 10**15, "s": 10**18,
     "m": 60 * 10**18, "h": 3600 * 10**18, "D": 86400 * 10**18, "W": 7 * 86400 * 10**18,
 }  # fmt: skip
-"""How long the units of numpy's times are, those of constant length."""
+"""The lengths of the units of numpy's times, those of constant length."""
 
 
 class _Time(KeyType):

@@ -51,7 +51,7 @@ class KeyType(ABC):
 
     __slots__ = ()
     tag: ClassVar[int]
-    """What keeps the hashes of equal bytes of different kinds of keys apart. Frozen for ever."""
+    """The number that keeps the hashes of equal bytes of different kinds of keys apart. Frozen for ever."""
 
     @staticmethod
     def of(declared: object) -> KeyType:

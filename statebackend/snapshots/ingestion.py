@@ -45,7 +45,7 @@ class Ingestion:
         self._files = files
         self._groups = groups
         self.due: deque[Due] = deque()
-        """What is still to be taken, each cut after the one before it."""
+        """The cuts that are still to be taken, each after the one before it."""
         self._waiting: deque[_Waiting] = deque()
         self.taken_up_to = restored
         """The newest epoch that the backend has, or could have at once."""

@@ -30,7 +30,7 @@ from statebackend.backends.backend import LocalDiskError, LocalDiskFull
 from statebackend.files import FileRef
 
 LINKS = "links"
-"""What the folder of links is called in the local folder of a state."""
+"""The name of the folder of links in the local folder of a state."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NAME = re.compile(r"([0-9a-f]{12})-([0-9a-f]{32})-([0-9]+)")

@@ -44,10 +44,10 @@ class _Delta:
     frozen: Frozen
     written: bool = False
     files: tuple[FileRef, ...] = ()
-    """What it is in, once it is written; none if nothing had changed."""
+    """The files of the cut, once they are written; none if nothing had changed."""
     stored: bool = False
     taken: bool = False
-    """Whether the backend has it, or takes it as soon as it can."""
+    """True if the backend has it, or takes it as soon as it can."""
     released: bool = False
 
 
@@ -136,7 +136,7 @@ class PersisterStatistics:
     bases: int
     merges: int
     trouble: str | None
-    """What went wrong last in work that no epoch waits for; it is tried again."""
+    """The last fault in work that no epoch waits for; the work is tried again."""
 
 
 class Persister:

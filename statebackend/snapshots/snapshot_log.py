@@ -84,7 +84,7 @@ class Snapshot:
     max_parallelism: int
     parts: tuple[Part, ...]
     note: str = ""
-    """What the run that completed it wanted to know of it, such as the number of the last batch that is in it."""
+    """A text of the run that completed it, such as the number of the last batch that is in it."""
 
     def file_set(self, groups: KeyGroupRange) -> FileSet:
         """Return the files that a partition with these key groups starts from, at any parallelism (see `range_of`)."""

@@ -30,7 +30,7 @@ BY_PROCESS: Final = 4 << 20
 """Files of more bytes than that are written in another process: the writing of others is not noticed."""
 
 LARGE: Final = 32 << 20
-"""What changed in an epoch is divided into files of about this size."""
+"""The size of the files into which the changes of an epoch are divided, about."""
 
 
 class NotLinked(BackendError):

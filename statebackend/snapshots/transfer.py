@@ -22,10 +22,10 @@ from statebackend.snapshots.local_files import is_full, local_disk
 from statebackend.stores.store import BlobNotFound, BlobStore, BlobStoreError, StoreUnavailable
 
 ALGORITHM: Final = "sha256"
+"""The algorithm of all checksums that this program writes, and the only one that it can check."""
 
 UPLOADS_AT_ONCE: Final = 4
 DOWNLOADS_AT_ONCE: Final = 8
-"""Of all checksums that this program writes, and the only one that it can check."""
 
 _Item = TypeVar("_Item")
 

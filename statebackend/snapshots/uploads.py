@@ -48,7 +48,7 @@ class Persisted:
     emptied: tuple[Emptied, ...] = ()
     merged: tuple[Merged, ...] = ()
     renews: bool = False
-    """Whether the deltas say anew all that those of earlier epochs have said."""
+    """True if the deltas repeat the whole content of those of earlier epochs."""
 
 
 class UploadsError(StoreError, ValueError):
@@ -74,7 +74,7 @@ class NotDurable:
 @dataclass(slots=True)
 class _Frozen:
     settled: bool = False
-    """Whether the epoch's acknowledgement was decided: possible, or declined."""
+    """True if the epoch's acknowledgement was decided: possible, or declined."""
     failed: bool = False
     changes: Persisted | None = None
     """None until it is durable."""
@@ -95,7 +95,7 @@ class Uploads:
         self._frozen: dict[Epoch, _Frozen] = {}
         self._restorable: dict[Epoch, FileSet] = {self._reached: restored}
         self._replaced: list[Emptied] = []
-        """Which groups were last written whole, or found empty, at which epoch; each group once."""
+        """The groups that were last written whole, or found empty, with the epoch; each group once."""
 
     @property
     def files(self) -> FileSet:

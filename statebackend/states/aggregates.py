@@ -16,7 +16,7 @@ from statebackend.tables.values.aggregations import Aggregation
 from statebackend.tables.values.spec import TableError, TableSpec
 
 _BYTES_PER_KEY: Final = 160
-"""What a key is taken to need besides its accumulators, as long as it is not known: its bytes, its index, its marks."""
+"""The assumed memory of a key besides its accumulators, as long as it is not known: its bytes, its index, its marks."""
 
 _NO_COLUMNS: Final[Mapping[str, object]] = {}
 

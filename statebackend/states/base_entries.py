@@ -42,7 +42,7 @@ _TOGETHER: Final = 2 << 20
 _BITS: Final = 4
 _PARTS: Final = 1 << _BITS
 _DEEPEST: Final = 8
-"""What was divided so often is merged as it is: only blocks about the very same keys can be left."""
+"""The number of divisions after which a part is merged as it is: only blocks about the very same keys can be left."""
 
 
 def merge_divided(

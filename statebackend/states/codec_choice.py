@@ -43,10 +43,8 @@ class ArrowType(Protocol):
 
 
 Declared: TypeAlias = type[T] | Codec[T] | types.UnionType | str | ArrowType | None
-"""How a type is said: `int`, `tuple[int, str]`, `int | None`, `"int64"`, `pa.struct(...)`, or a codec.
-
-From a Python type or a codec a type checker learns what the values are; else say it: `ValueState[int]("int64")`.
-"""
+"""The declaration of a type: `int`, `tuple[int, str]`, `int | None`, `"int64"`, `pa.struct(...)`, or a codec. A type
+checker learns the type of the values from a Python type or a codec; else declare it: `ValueState[int]("int64")`."""
 
 _PLAIN: Final[dict[object, Callable[[], Codec[object]]]] = cast(
     "dict[object, Callable[[], Codec[object]]]",

@@ -33,7 +33,7 @@ from statebackend.tables.memory.kept_keys import OTHERS
 from statebackend.tables.table import Table
 
 _TYPICAL_ENTRY: Final = 100
-"""What a value is taken to be in a file, to tell small files from large ones."""
+"""The assumed size of a value in a file, to tell small files from large ones."""
 
 _FOR_ROWS: Final = 6
 _FOR_STATES: Final = 2
@@ -49,10 +49,10 @@ class FrozenContents:
     values: tuple[FrozenValues, ...]
     tables: tuple[FrozenTable, ...]
     only_tables: bool
-    """Whether nothing else is declared, or was before."""
+    """True if nothing else is declared, or was before."""
     epoch_number: int
     refers: bool = False
-    """Whether keys are left out that former cuts have kept."""
+    """True if keys are left out that former cuts have kept."""
     lasting: float = 1.0
     """See `Frozen.lasting`."""
 
@@ -148,7 +148,7 @@ class Contents:
         self._times = {context.restored_epoch: (NO_WATERMARK, NO_WATERMARK)}
         self._most_values = most_values
         self._kept_at: list[int] | None = None
-        """How often tables had lost something when the last cut of all there is kept its keys."""
+        """The number of losses of each table when the last cut of all its content kept its keys."""
 
     def freeze(self, epoch_number: int) -> FrozenContents:
         """Cut, and return what was written since the last cut. See `Cuttable.freeze`."""

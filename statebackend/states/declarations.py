@@ -36,7 +36,7 @@ R = TypeVar("R")
 H_co = TypeVar("H_co", covariant=True)
 
 DEFAULT_CACHE_BYTES: Final = 64 << 20
-"""What the cache of one state may take, unless the options say otherwise."""
+"""The memory of the cache of one state, unless the options say otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ _FEW: Final = 12
 """So few names are made faster one by one."""
 
 _SHORT: Final = tuple(delimited(bytes(size))[:1] for size in range(100))
-"""What stands before a short part that is delimited, by its size."""
+"""The bytes before a short part that is delimited, by its size."""
 
 
 def row_names(

@@ -20,7 +20,7 @@ _LEAST_KNOWN: Final = 8
 
 _ADDRESS_OVERHEAD: Final = 400
 _PART_OVERHEAD: Final = 120
-"""What the dicts and the objects take, about."""
+"""The memory of the dicts and the objects, about."""
 
 _REMEMBERED: Final = 1 << 12
 
@@ -81,7 +81,7 @@ class KnownParts:
         self._too_large: set[Address] = set()
         self._cuts = 0
         self.memory_bytes = 0
-        """How much memory it takes, about."""
+        """The memory that it takes, about."""
 
     def of(self, address: Address) -> Parts | None:
         """Return what is known of an address; None if that may not be all."""

@@ -168,7 +168,7 @@ class PartState(Generic[T]):
     __slots__ = ("_rows",)
 
     methods: ClassVar[str]
-    """What a program does with it."""
+    """The methods that a program calls."""
 
     if not TYPE_CHECKING:  # a type checker says of its own what is not there
 

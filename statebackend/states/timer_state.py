@@ -53,7 +53,7 @@ class _Window:
 
     def __init__(self, head: bytes) -> None:
         self.head = head
-        """What the names of the group's timers begin with."""
+        """The beginning of the names of the group's timers."""
         self.next: list[bytes] = []
         self.known_to: bytes | None = b""
         """Every timer up to this one is in `next`; None if all timers are."""

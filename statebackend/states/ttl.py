@@ -15,13 +15,13 @@ from statebackend.entries import BrokenEntry
 from statebackend.states.key_context import NO_WATERMARK, KeyContext
 
 EXPIRY: Final = struct.Struct(">q")
-"""How an expiry is written."""
+"""The stored form of an expiry."""
 
 NEVER: Final = (1 << 63) - 1
 """The expiry of what was written before there was a watermark: it counts only once it is written again."""
 
 TimeKind = Literal["event", "processing"]
-"""Which time: the operator's watermark, or the clock of the host that drives it."""
+"""The clock that counts: the operator's watermark, or the clock of the host that drives it."""
 
 
 @dataclass(frozen=True, slots=True)

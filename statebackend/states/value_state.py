@@ -21,7 +21,7 @@ R = TypeVar("R")
 K = TypeVar("K")
 
 _NO_PAYLOAD: Final = b""
-"""What stands in a cache of payloads for a value that is not there."""
+"""The entry for an absent value in a cache of payloads."""
 
 
 class CachedState(Generic[T, K]):
@@ -30,7 +30,7 @@ class CachedState(Generic[T, K]):
     __slots__ = ("_context", "_form", "_values")
 
     methods: ClassVar[str] = "add, get and clear"
-    """What a program does with it."""
+    """The methods that a program calls."""
 
     if not TYPE_CHECKING:  # a type checker says of its own what is not there
 

@@ -34,7 +34,7 @@ class Absence(Enum):
 ABSENT: Final = Absence.ABSENT
 NOTHING: Final = Absence.NOTHING
 Kept: TypeAlias = S | Literal[Absence.ABSENT]
-"""What is kept for an address: a value in the form in which the state keeps it, or that it has none."""
+"""The entry of an address: a value in the form in which the state keeps it, or the mark that it has none."""
 
 _SHARES: Final = 4
 """Young, old, dirty and frozen values may each take as much of the budget."""
@@ -44,7 +44,7 @@ _STEP: Final = 64
 
 _SAMPLED: Final = 32
 _ENTRY_OVERHEAD: Final = 150
-"""What an entry takes in the dicts themselves, which are at most two thirds full, about."""
+"""The memory of an entry in the dicts themselves, which are at most two thirds full, about."""
 
 _FIRST_GUESS: Final = 300
 _ENOUGH: Final = 16 * _STEP

@@ -38,7 +38,7 @@ from statebackend.stores.store import (
 
 _TEMPORARY = ".unfinished-"
 _TRIES = 20
-"""How often a folder is made that others remove before a file is in it."""
+"""The number of tries to make a folder that others remove before a file is in it."""
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 _NOT_LINKED = frozenset({errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOENT})
 

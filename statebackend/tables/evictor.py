@@ -30,7 +30,7 @@ from statebackend.tables.values.aggregations import Slots
 from statebackend.tables.values.spec import Layout, TableSpec, expiries
 
 _EVICTED_AT_ONCE = 4
-"""When memory is full, that part of all keys leaves it at once."""
+"""The part of all keys that leaves memory at once when it is full: a fourth."""
 
 _LEAVING_AT_ONCE = 1 << 13
 _LEAVING_PART = 32

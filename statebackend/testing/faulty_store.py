@@ -32,7 +32,7 @@ class FaultyStore(MemoryStore):
         super().__init__(root)
         self.fault = Fault.NONE
         self.was_disturbed = False
-        """Whether an upload has failed."""
+        """True if an upload has failed."""
         self._open = threading.Event()
         self._open.set()
         self._lock = threading.Lock()

@@ -74,7 +74,7 @@ class Deployment:
         self._move: tuple[str, Partition] | None = None
         self._closed = False
         self.attempt: AttemptRun | None = None
-        """What is deployed; None between two attempts."""
+        """The deployed attempt; None between two attempts."""
         self.short_since: float | None = None
         """Since which time of the loop a deployment waits for processes."""
 

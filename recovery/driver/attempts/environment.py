@@ -67,13 +67,13 @@ class JobRecord:
     times: EpochTimes = field(default_factory=EpochTimes)
     clock: RecoveryClock = field(default_factory=RecoveryClock)
     hellos: dict[str, Hello] = field(default_factory=dict)
-    """Of the processes that are there."""
+    """The greetings of the processes that are there."""
     memory: dict[Partition, int] = field(default_factory=dict)
-    """How many bytes the process of each partition had when it last said so."""
+    """The memory of the process of each partition in bytes, as it said last."""
     windows: dict[Partition, dict[Uid, int]] = field(default_factory=dict)
-    """How many rows each stage let a sender have under way, as its partition last told."""
+    """The number of rows that each stage let a sender have under way, as its partition last told."""
     restored_age: float | None = None
-    """How many milliseconds before the last failure the epoch was triggered that the job went back to."""
+    """The age of the epoch that the job went back to, in milliseconds at the last failure."""
 
     @staticmethod
     def of(settings: JobSettings) -> JobRecord:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PythonTask = Callable[[Iterator[object]], Iterator[object]]
-"""What runs in a task; it takes nothing and gives nothing."""
+"""The function that runs in a task; it takes nothing and gives nothing."""
 
 _STOPPED: Final = "the Spark session was stopped"
 _ENVIRONMENT: Final = Lock()

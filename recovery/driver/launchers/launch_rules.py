@@ -44,14 +44,14 @@ class Cancel:
 class _Slot:
     index: int
     due: float | None
-    """When to launch."""
+    """The time to launch."""
     launches: dict[int, float] = field(default_factory=dict)
     """Those that are under way, the oldest first, and since when."""
     worker: str = ""
     """The process that counts."""
     brought_by: int = 0
     overdue: float | None = None
-    """When the slot's launches have had the time to bring a process again."""
+    """The time by which the launches of the slot should have brought a process again."""
     quick_ends: int = 0
 
 

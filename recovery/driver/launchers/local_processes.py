@@ -241,7 +241,7 @@ class _ForkServer:
         self.launches: set[int] = set()
         self.was_ready = False
         self._asked: dict[int, float] = {}
-        """What it has not answered yet, and since when."""
+        """The requests that it has not answered yet, with their times."""
         ours, its = socket.socketpair()
         self._lines = Lines(ours)
         try:

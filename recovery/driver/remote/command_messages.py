@@ -83,7 +83,7 @@ class ReadLive(Command[LiveRows]):
 
 
 ToCarryOut = ShowStatus | InjectFault | TakeSavepoint | StopJob | DrainJob | CancelJob | ReadLive
-"""What the driver does with the job."""
+"""The commands that the driver carries out on the job."""
 
 AnyCommand = ToCarryOut | FollowEvents
 

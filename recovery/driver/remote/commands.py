@@ -27,7 +27,7 @@ Reply = Callable[[object], object]
 """Takes the answer, or the exception whose text says why there is none; once."""
 
 _MOST_QUEUED: Final = 64 << 20
-"""Who reads so little of what it asked for is disconnected."""
+"""The bytes that may wait for a caller; one that reads more slowly is disconnected."""
 
 _Connection = ControlConnection[FromDriver, Asked]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 _SYSTEM: Final = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
-"""Where nobody but the system makes links, such as that of `/dev/stdout`."""
+"""The folders in which only the system makes links, such as that of `/dev/stdout`."""
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 _MODE: Final = 0o600
 _MOST_WAITING: Final = 8 << 20

@@ -27,7 +27,8 @@ class JobLogger:
     def __init__(self, job: str) -> None:
         self._job = job
         self._alike: dict[tuple[str, str], tuple[float, int]] = {}
-        """When the last warning of a kind was said, and how many were not since then."""
+        """The time of the last warning of a kind that was logged, and the number of those that were not logged since
+        then."""
 
     def is_loud(self, event: log.AnyEvent) -> bool:
         """True if the event is to be shown to a person, wherever that is."""

@@ -64,7 +64,7 @@ class RunStatus:
     workers: Mapping[str, Partition | None] = field(default_factory=dict)
     """The processes that are there, and which partition each has; the others stand by."""
     pids: Mapping[str, str] = field(default_factory=dict)
-    """Where each process that is there runs: as host and process id."""
+    """The host and process id of each process that is there."""
     executors: Mapping[str, str] = field(default_factory=dict)
     """The Spark executor of each process that is there and has one: as host and process id."""
     complete: Epoch | None = None
@@ -73,7 +73,7 @@ class RunStatus:
     in_flight: tuple[Epoch, ...] = ()
     epochs: tuple[log.EpochCompleted, ...] = ()
     completed_at: float | None = None
-    """When an epoch was completed last, in seconds since 1970."""
+    """The time when an epoch was completed last, in seconds since 1970."""
     abandoned: int = 0
     abandoned_in_a_row: int = 0
     """Since the last complete epoch."""
@@ -86,13 +86,13 @@ class RunStatus:
     """Files that attempts had uploaded before they failed, and that were deleted."""
     orphan_bytes: int = 0
     failure: str = ""
-    """What failed last."""
+    """The last failure."""
     figures: Mapping[Partition, Figures] = field(default_factory=dict)
     """The newest of each partition of the current attempt."""
     rates: Mapping[Uid, Rate] = field(default_factory=dict)
-    """How many rows per second each stage takes in and gives out, all partitions together."""
+    """The rows per second that each stage takes in and gives out, all partitions together."""
     standbys: Mapping[str, Followed] = field(default_factory=dict)
-    """What each process that follows epochs said last: which one it has, and what that has cost."""
+    """The last answer of each process that follows epochs: the epoch that it has, and its cost."""
 
     @property
     def rows_in(self) -> Mapping[Uid, int]:

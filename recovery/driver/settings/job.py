@@ -40,8 +40,8 @@ class DriverPlace:
     """The place where the driver runs, and the files that it has made there."""
 
     folder: Path | None = None
-    """Where to leave how the driver is reached from other processes of its host; see `address`."""
+    """The folder for the file by which other processes of the host reach the driver; see `address`."""
     made: Made = field(default_factory=Made)
-    """What this start makes on its host, which is taken back if the start is refused."""
+    """The files and folders that this start makes on its host, which are removed if the start is refused."""
     tls: TlsSide | None = None
-    """What all connections are encrypted with."""
+    """The settings with which all connections are encrypted."""

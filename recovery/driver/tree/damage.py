@@ -20,7 +20,7 @@ from statebackend.snapshots.transfer import MissingFile, download_all
 from statebackend.stores.store import BlobNotFound, BlobStore
 
 _OF_FILES: Final = {DamagedFile.__name__, MissingFile.__name__}
-"""What partitions call it, of whose errors there is the text alone."""
+"""The names of these errors in the texts of partitions, of whose errors nothing else is known."""
 _WORD: Final = re.compile(r"\w+")
 
 

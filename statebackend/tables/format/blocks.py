@@ -39,7 +39,7 @@ _MERGED_ROWS: Final = 1 << 13
 _BEGINNING: Final = Struct("<Ii")
 _CONTINUED: Final = 0xFFFFFFFF
 _END: Final = _BEGINNING.pack(_CONTINUED, 0)
-"""How a message of an Arrow stream begins, and how many bytes its description has; and what ends a stream."""
+"""The last bytes of an Arrow stream. Its messages begin with the same mark, and with the size of their description."""
 
 IN_THIS_THREAD: Final = ipc.IpcReadOptions(use_threads=False)
 """A block is small: to wake other threads for it takes longer than to read it."""

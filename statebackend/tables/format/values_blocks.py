@@ -130,7 +130,7 @@ class _Place:
     keys: dict[int, bytes] = field(default_factory=dict)
     """By the epoch that has kept them."""
     newest: bytes = b""
-    """Where the newest values stand among the blocks: what does not stand behind them does not count."""
+    """The place of the newest values among the blocks; the blocks before it do not count."""
     payload: bytes = b""
     values: Values | None = None
     is_said: bool = False

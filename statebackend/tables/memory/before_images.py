@@ -17,11 +17,11 @@ from statebackend.tables.values.accumulators import Column, bytes_of
 from statebackend.tables.values.aggregations import Slots
 
 _KEY = 160
-"""What a key that was removed occupies besides its accumulators as long as it may come back, about."""
+"""The memory of a removed key besides its accumulators as long as it may come back, about."""
 
 _ARRAY = 120
 _NOTE = 330
-"""What an array occupies besides its items, and a note besides its arrays, about: many are of one key."""
+"""The memory of an array besides its items, and of a note besides its arrays, about: many are of one key."""
 
 _FEW = 8
 """If more than this part of all slots changed, all are put back."""
@@ -42,7 +42,7 @@ class BeforeImages:
         self.nbytes = 0 if whole is None else _bytes_of(whole)
         """The memory that the notes occupy, about."""
         self.kept_bytes = 0
-        """What the keys occupy that are only kept because they may come back, about."""
+        """The memory of the keys that are only kept because they may come back, about."""
 
     def changing(self, slots: Slots, columns: Mapping[str, Column]) -> int:
         """Note these slots' accumulators before they first change; return by how much the notes have grown."""

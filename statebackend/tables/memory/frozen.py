@@ -28,7 +28,7 @@ from statebackend.tables.values.spec import Layout
 _NO_SLOTS: Slots = np.empty(0, dtype=np.int64)
 
 _TYPICAL_KEY = 64
-"""What a key, a text or bytes are taken to have in a file, to tell small files from large ones."""
+"""The assumed size of a key, a text or bytes in a file, to tell small files from large ones."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,7 +22,7 @@ OTHERS: Final = 8
 """Keys are kept anew when more than that part of all is not kept."""
 
 _PIECES: Final = 256
-"""What has come with so many batches is noted as one."""
+"""The number of batches whose content is noted as one."""
 
 
 class KeptKeys:

@@ -29,7 +29,7 @@ _LENGTHS = (1 << _LENGTH) - 1
 _WORD = 8
 _KEPT = np.tril(np.full((_WORD, _WORD), 0xFF, dtype=np.uint8), -1).view(np.uint64).reshape(-1)
 _KEPT[0] = np.uint64(0xFFFFFFFFFFFFFFFF)
-"""What the last word of a key keeps, by the key's length modulo the length of a word."""
+"""The mask of the last word of a key, by the length of the key modulo the length of a word."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -34,7 +34,7 @@ class ReadAheadRows:
         """Those of which all rows wait but for those that were asked for."""
         self._pieces: list[_Piece] = []
         self._due = 0
-        """How many of the rows may come for what was asked for by now."""
+        """The number of rows that may come for the requests so far."""
 
     def __bool__(self) -> bool:
         """True if a group waits, all rows of which may have been asked for."""

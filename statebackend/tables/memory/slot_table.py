@@ -26,7 +26,7 @@ Same = Callable[[Integers, Integers], Flags]
 _Item = TypeVar("_Item", bound=np.generic)
 
 ABSENT = -1
-"""What stands instead of a slot where there is none."""
+"""The number in place of a slot where there is none."""
 
 _BUCKET = 8
 _NEAR = 5

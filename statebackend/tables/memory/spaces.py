@@ -33,7 +33,7 @@ class Spaces:
         self._begun = [restored_epoch]
         """The epochs of the cuts to which one may go back: those with which the intervals from `kept` on began."""
         self._dropped: list[tuple[int, bytes, TableSpace]] = []
-        """What may come back with them: namespaces, and in which interval each was dropped."""
+        """The namespaces that may come back with them, each with the interval in which it was dropped."""
 
     def __len__(self) -> int:
         """Return how many keys there are."""

@@ -52,7 +52,8 @@ class Touches:
         self._clock = clock
         self._when: NDArray[np.int64] = np.zeros(few, dtype=np.int64)
         self.is_dirty: NDArray[np.bool_] = np.zeros(few, dtype=np.bool_)
-        """Whether a key was changed since the last cut: in one byte, as this is asked for every row of every batch."""
+        """True for each key that was changed since the last cut: in one byte, as this is asked for every row of every
+        batch."""
         self._some_born = False
         self.dirty: list[Slots] = []
         self.dirty_count = 0

@@ -26,10 +26,10 @@ OBJECTS: Final[np.dtype[np.generic]] = np.dtype(object)
 """The numpy type of a column of texts or bytes."""
 
 _OF_OBJECT: Final = 50
-"""What an object takes besides its letters or bytes."""
+"""The memory of an object besides its letters or bytes."""
 
 _WEIGHED: Final = 256
-"""What a column of objects takes is known from so many of them."""
+"""The number of objects from which the memory of a column is estimated."""
 
 _MANY: Final = 1 << 16
 """Arrays of so many items grow in great steps: room that nothing was written to takes no memory, copies take time."""

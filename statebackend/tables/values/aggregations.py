@@ -74,7 +74,7 @@ class Aggregation(ABC):
         return f"{type(self).__name__}({'' if self.column is None else repr(self.column)})"
 
     name: str
-    """What it does, and over which type: `sum(int)`."""
+    """The name of the operation, and its type: `sum(int)`."""
     version: int = 1
     """Raised whenever the accumulators' meaning changes."""
     accumulators: Mapping[str, Accumulator]

@@ -20,7 +20,7 @@ from statebackend.tables.values.aggregations import Accumulators, Aggregation, S
 Rows = NDArray[np.int64]
 
 _ROUND_PER_RUN: Final = 3
-"""What a round costs, in runs: each is some calls of numpy and Arrow, but a round has to gather its rows."""
+"""The cost of a round, in runs: each is some calls of numpy and Arrow, but a round has to gather its rows."""
 
 _PLACES_PER_ROW: Final = 4
 
@@ -41,7 +41,8 @@ class Rounds:
     rounds: tuple[Rows, ...]
     runs: tuple[Rows, ...]
     order: Rows | None
-    """Where each row of the batch is if the rounds and the runs are put one after the other; None if that is there."""
+    """The place of each row of the batch if the rounds and the runs are put one after the other; None if each row keeps
+    its place."""
 
     @classmethod
     def of(cls, slots: Slots) -> Self:
