@@ -128,8 +128,9 @@ class KeyedState:
         `where` holds the snapshots of this operator and of no other. With a local `folder` the next opening on this
         machine downloads only what is new there; else a temporary one is used.
 
-        From then on every state that was opened there before is fenced: its `save` raises `FencedRun`. Raises
-        `ForeignSnapshot` if something else is in `where`, and what the constructor and `open_store` raise.
+        From then on every state that was opened there before is fenced, also if this opening is refused: its `save`
+        raises `FencedRun`. Raises `ForeignSnapshot` if something else is in `where`, and what the constructor and
+        `open_store` raise.
         """
         store = _store(where)
         snapshots = SnapshotFolder(store, operator.uid)

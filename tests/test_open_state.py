@@ -91,6 +91,17 @@ def test_a_state_that_was_opened_again_elsewhere_saves_nothing_any_more(tmp_path
         assert visits_of(state, "ann", "bob", "eve") == [1, 0, 1]
 
 
+def test_an_opening_that_is_refused_fences_the_states_before_it_as_well(tmp_path: Path) -> None:
+    with KeyedState.open(VISITS, tmp_path / "snapshots") as state:
+        other = Operator("visits", key=int, states=VISITS.states, max_parallelism=16)
+        visit(state, "ann")
+        state.save()
+        with pytest.raises(StateMismatch):
+            KeyedState.open(other, tmp_path / "snapshots")
+        with pytest.raises(FencedRun):
+            state.save()
+
+
 def test_a_note_comes_back_with_what_was_saved_under_it(tmp_path: Path) -> None:
     with KeyedState.open(VISITS, tmp_path / "snapshots") as state:
         assert state.note == ""
