@@ -52,7 +52,7 @@ class ToRestore:
     gives_up: tuple[Epoch, ...]
     repeats: OutputMade
     output: tuple[PreparedOutput, ...] = ()
-    """What the epoch carries, which the job commits as it starts."""
+    """The prepared output that the epoch carries; the job commits it as it starts."""
 
 
 class BeyondMaximum(SavepointError, ValueError):

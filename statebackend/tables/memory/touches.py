@@ -15,7 +15,7 @@ from statebackend.tables.values.aggregations import Slots
 
 LONG_AGO = -1
 _BORN = -2
-"""When a key was touched that was not, and that is new since then or since the last cut."""
+"""The time of a key that had no touch before, and is new since its touch or since the last cut."""
 
 _NONE: Slots = np.empty(0, dtype=np.int64)
 
