@@ -1,7 +1,7 @@
 """The marker rule of Chandy and Lamport (1985): a snapshot of any strongly connected graph, cycles included.
 
-Invariant: the process states that are recorded, together with the channel states, are a state that the
-whole system could have been in, although at no moment anybody looked at the whole system.
+Invariant: the process states that are recorded, together with the channel states, are a state that the whole system
+could have been in, although no process ever looked at the whole system.
 
 The rule, on reliable FIFO channels, for each snapshot:
 

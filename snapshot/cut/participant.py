@@ -104,7 +104,7 @@ class Participant(Generic[Content]):
     """The epochs in flight of one partition's subtasks, in one attempt that began from `restored`.
 
     The caller owes: a subtask cuts each epoch once at most and reports no part before its cut. Parts may come in any
-    order, also those of a later epoch first. A crash loses this; the attempt is then over for everybody.
+    order, also those of a later epoch first. A crash loses this; the attempt is then over for all partitions.
     """
 
     def __init__(self, subtasks: Collection[Uid], restored: Epoch = NO_EPOCH) -> None:

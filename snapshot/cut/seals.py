@@ -30,7 +30,9 @@ class OverLongRecord(UnusableRecord):
 
 
 class ForgedRecord(UnusableRecord):
-    """A record does not carry the seal of this connection at this place: somebody on the path changed what was sent."""
+    """A record does not carry the seal of this connection at this place: an attacker on the path changed what was
+    sent.
+    """
 
 
 @dataclass(frozen=True, slots=True)

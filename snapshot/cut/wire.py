@@ -13,8 +13,8 @@ is over the header, so that no stray byte is taken for a length, a marker or a w
 its reader to check.
 
 On a channel that is not encrypted, every frame but data is followed by a seal of 16 bytes (`snapshot.cut.seals`): over
-its header, the bytes of the channel before it, and the number of sealed frames before it. So somebody on the path can
-neither make, change, repeat nor leave out a marker, a watermark or an end, nor move one between data. Data is not
+its header, the bytes of the channel before it, and the number of sealed frames before it. So an attacker on the path
+can neither make, change, repeat nor leave out a marker, a watermark or an end, nor move one between data. Data is not
 sealed: its rows can be read, and changed for others of as many bytes.
 """
 
@@ -79,7 +79,7 @@ class DamagedFrame(WireError):
 
 
 class ForgedFrame(WireError):
-    """A frame does not carry the seal of this channel at this place: somebody on the path changed what was sent."""
+    """A frame does not carry the seal of this channel at this place: an attacker on the path changed what was sent."""
 
 
 class MalformedFrame(WireError):

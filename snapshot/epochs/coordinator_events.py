@@ -33,10 +33,10 @@ class Ticked:
 
 @dataclass(frozen=True, slots=True)
 class SavepointRequested:
-    """Somebody wants a savepoint, whatever the interval, the pause and the epochs in flight say.
+    """A savepoint is asked for, whatever the interval, the pause and the epochs in flight say.
 
-    It is triggered at once, or skipped if no attempt is running: then whoever wants it asks again. While a `last` one
-    is in flight, and when it is complete, none is triggered because of the interval: it would say the same.
+    It is triggered at once, or skipped if no attempt is running: then the caller asks again. While a `last` one is in
+    flight, and when it is complete, none is triggered because of the interval: it would say the same.
     """
 
     last: bool = False
@@ -115,7 +115,7 @@ class Fenced:
 class Committed:
     """A participant has committed everything that it acknowledged up to this epoch.
 
-    Participants without a sink report it as well: after a restore nobody but they know that they have none.
+    Participants without a sink report it as well: after a restore they alone know that they have none.
     """
 
     epoch: Epoch
@@ -197,9 +197,9 @@ class Abandon:
 class Publish(Generic[Content]):
     """Write the manifest, then propose the journal's entry; answer with `Published`, `PublishFailed` or `Fenced`.
 
-    If it cannot be found out whether the entry is there, the host ends the process: the next start will see.
-    A savepoint is taken when its pin is in the journal as well, and not before that is anybody told of it. `base` is
-    the epoch that was the last complete one when this was triggered.
+    If it cannot be found out whether the entry is there, the host ends the process: the next start will see. A
+    savepoint is taken when its pin is in the journal as well, and it is reported only after that. `base` is the epoch
+    that was the last complete one when this was triggered.
     """
 
     epoch: Epoch

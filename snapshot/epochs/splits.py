@@ -16,7 +16,7 @@ Split = TypeVar("Split", bound=Hashable)
 
 
 class SplitEnumerator(Generic[Split]):
-    """The splits of one source that nobody reads yet, and those that are known already."""
+    """The splits of one source that no partition reads yet, and those that are known already."""
 
     def __init__(self, known: Iterable[Split], unassigned: Iterable[Split]) -> None:
         self._known = set(known)

@@ -17,7 +17,7 @@ class TokenStep(Enum):
     """The next question to the target."""
 
     FENCE = auto()
-    """Take over the committable's producer: whoever held it before can write no more (`init_transactions`)."""
+    """Take over the committable's producer: every earlier holder can write no more (`init_transactions`)."""
     READ_TOKEN = auto()
     """Look for the committable's token among what is committed."""
     WRITE = auto()

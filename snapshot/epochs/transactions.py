@@ -54,7 +54,7 @@ class TransactionState(Enum):
     PREPARED = auto()
     """It survives a crash, and waits for its epoch."""
     COMMITTING = auto()
-    """The target has been asked; whoever crashes now asks again."""
+    """The target has been asked; a process that crashes now asks again."""
     REFUSED = auto()
     """The target refuses it for good. It is kept; the job stops."""
 

@@ -1,8 +1,8 @@
 """Keeping the journal short: a summary takes the place of the entries up to its floor.
 
-Invariant: the summary is there before the first entry at or below its floor is deleted, and a higher floor
-never goes away. A summary is a function of the entries up to its floor alone, so compactors that do not know of each
-other, late ones among them, write the same or an older one, which nobody looks at beside a newer.
+Invariant: the summary is there before the first entry at or below its floor is deleted, and a higher floor never goes
+away. A summary is a function of the entries up to its floor alone, so compactors that do not know of each other, late
+ones among them, write the same or an older one, which no reader looks at beside a newer one.
 """
 
 from __future__ import annotations

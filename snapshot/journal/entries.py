@@ -1,7 +1,7 @@
 """The entries of a job's journal: numbered, each written once by one writer and never changed.
 
-Invariant: an entry says which number it stands at and carries its writer's nonce, so that whoever finds it
-there can tell whether it is his own; every path in it is relative and stays in the job's tree.
+Invariant: an entry says which number it stands at and carries its writer's nonce, so that a writer that finds it there
+can tell whether it is its own; every path in it is relative and stays in the job's tree.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DIGEST = re.compile(r"[a-z0-9]+:[0-9a-f]+")
 
 
 class JournalError(StoreError):
-    """Something about the journal that stops whoever works with it."""
+    """A fault of the journal that stops all work with it."""
 
 
 class DamagedJournal(JournalError):
@@ -34,7 +34,7 @@ class DamagedJournal(JournalError):
 
 
 class UnderRepair(DamagedJournal):
-    """A journal that somebody has begun to repair: nothing is read or written until that is done."""
+    """A journal whose repair has begun: nothing is read or written until that is done."""
 
 
 class NewerJournal(JournalError):
@@ -105,7 +105,7 @@ class Rewound:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """The epochs are gone, and the files and manifests named here may be deleted from now on, by anybody.
+    """The epochs are gone, and the files and manifests named here may be deleted from now on, by any process.
 
     `files` are those that no remaining epoch refers to: the writer owes it, as the journal does not know the
     references. Oldest first, in which order they are deleted.

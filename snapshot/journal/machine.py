@@ -4,8 +4,8 @@ Invariant: a `JournalState` is the fold of entries 1 to `number`, each of which 
 So only the newest generation completes, commits and removes; epochs complete in rising order; what is pinned,
 uncommitted or newest is never removed; and nothing follows once the job was moved away.
 
-The fold is the same whether it began at the first entry or at a summary, but for what was removed; and the same
-entries may follow. Of what was removed it remembers for how many epochs there was output (`JournalState.output_after`).
+The fold is the same whether it began at the first entry or at a summary, but for what was removed; and the same entries
+may follow. Of removed epochs it remembers how many had output (`JournalState.output_after`).
 """
 
 from __future__ import annotations

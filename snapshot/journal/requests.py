@@ -99,7 +99,7 @@ class EntryRead:
 class FloorRead:
     """The highest floor among the summaries, 0 if there is none; and the numbers of entries that were listed.
 
-    Of entries that are created or deleted meanwhile some may be listed, whatever their order.
+    Some of the entries that are created or deleted meanwhile may be listed, whatever their order.
     """
 
     floor: int

@@ -36,8 +36,8 @@ class OutputMade:
     """Output of a job: of how many complete epochs it is, and the newest of them. An epoch that only carries output of
     earlier ones is none of them, nor is one that was given up.
 
-    Of `assumed` of these epochs nobody has noted whether they had output: a journal of an older program has forgotten
-    them, so they count.
+    For `assumed` of these epochs it was never noted whether they had output: a journal of an older program has
+    forgotten them, so they count.
     """
 
     epochs: int = 0
@@ -105,11 +105,10 @@ class JournalState:
     """The fold of the entries 1 to `number`.
 
     `epochs` are in rising order, and so are `removals`; both forget what was removed when the state is summarised, or
-    earlier if it is carried out.
-    `newest_complete` outlives its epoch, so that no epoch id is used twice. `nonces` are those of the newest entries,
-    the last of them that of the entry at `number`. `moved_to` is where the job goes on, if the journal is closed.
-    `made_elsewhere` is output that the job made after the newest of these epochs, in the tree from which this one was
-    copied; a rewind, with which somebody goes back to that epoch all the same, forgets it.
+    earlier if it is carried out. `newest_complete` outlives its epoch, so that no epoch id is used twice. `nonces` are
+    those of the newest entries, the last of them that of the entry at `number`. `moved_to` is where the job goes on, if
+    the journal is closed. `made_elsewhere` is output that the job made after the newest of these epochs, in the tree
+    from which this one was copied; a rewind, with which a start goes back to that epoch all the same, forgets it.
     """
 
     number: int = 0

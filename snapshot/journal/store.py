@@ -47,8 +47,8 @@ class StoredJournal:
 
     Every call returns when its machine is done, and repeats what the store failed to do as long as `patience` says. It
     raises `StoreUnavailable` or `UnknownOutcome` when the store goes on failing, what the machines raise
-    (`DamagedJournal`, `NewerJournal`), and `UnderRepair` while the journal is being replaced, so that nobody writes to
-    it then. It keeps nothing between calls, so threads may share it as they may the store.
+    (`DamagedJournal`, `NewerJournal`), and `UnderRepair` while the journal is being replaced, so that no process writes
+    to it then. It keeps nothing between calls, so threads may share it as they may the store.
     """
 
     def __init__(self, store: BlobStore, patience: Patience | None = None) -> None:

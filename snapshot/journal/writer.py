@@ -89,8 +89,8 @@ class _Phase(Enum):
 class JournalWriter:
     """Brings proposals into the journal, one after the other.
 
-    `propose` and `handle` return the next request, or the outcome, after which the writer is free again. A writer
-    that dies in between leaves its entry there or not; whoever reads the journal later decides. An exception
+    `propose` and `handle` return the next request, or the outcome, after which the writer is free again. A writer that
+    dies in between leaves its entry there or not; a later reader of the journal decides. An exception
     (`DamagedJournal`, `NewerJournal`) is final: the journal needs a person.
 
     A generation uses one writer for all that it writes.

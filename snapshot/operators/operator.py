@@ -86,10 +86,10 @@ class OperatorContext:
     clock: Callable[[], int] = wall_clock
     """The clock of an operator that takes rows; `wake` gives the time itself."""
     note: Callable[[], Note | None] = lambda: None
-    """Whom to tell of a call that is not about a row before it is made, if anybody wants to know now."""
+    """Returns the function to tell before a call that is not about a row; None if such calls are not noted now."""
     overdue: Callable[[], bool] = never
     """True if it is time to return from `rows`, `watermark` or `wake` after the call of the user's function that was
-    made last: somebody else wants to work, or a marker waits."""
+    made last: another stage wants to work, or a marker waits."""
 
 
 class Operator(ABC):

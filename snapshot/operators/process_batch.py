@@ -1,7 +1,7 @@
 """Functions of whole Arrow batches over a keyed stream, with tables and other states.
 
-Invariant: a batch has the rows of many keys, each in the order in which its senders sent them; how rows come
-together in batches is nobody's promise, so a function's results should not depend on it.
+Invariant: a batch has the rows of many keys, each in the order in which its senders sent them; no promise says how rows
+come together in batches, so a function's results should not depend on it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A batch of rows on its way through a stage, with the event time of each.
 
-Invariant: a batch is never changed once it is made; whoever drops or reorders rows makes another.
+Invariant: a batch is never changed once it is made; code that drops or reorders rows makes another.
 """
 
 from __future__ import annotations

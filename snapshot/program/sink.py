@@ -48,8 +48,8 @@ class Abilities:
     """The abilities of a target for output that is exactly-once: one of the two is needed, with neither there is none.
 
     `keeps_prepared`: what is prepared outlives the process that prepared it, can be committed by any other, and is not
-    visible until then. `reads_tokens`: a token that was written together with the rows can be read back, so that
-    whoever commits again finds out that it is done.
+    visible until then. `reads_tokens`: a token that was written together with the rows can be read back, so that a
+    second commit finds that it is done.
     """
 
     keeps_prepared: bool = False

@@ -1,9 +1,9 @@
 """The memory of a staging folder: the committed attempts of each micro-batch, and the writer of its batches.
 
-Invariant: the first decision that is written down counts. Of a batch that Spark runs again, after a crash or
-because an attempt failed, the transactions of one attempt are committed and no others, as one decision per batch is
-created, only if absent. Nothing of a batch is dropped before its decision is there. A batch before the one that is
-decided is done: Spark asks for one only after that.
+Invariant: the first decision that is written down counts. When Spark runs a batch again, after a crash or because an
+attempt failed, the transactions of one attempt are committed and no others, as one decision per batch is created, only
+if absent. Nothing of a batch is dropped before its decision is there. A batch before the one that is decided is done:
+Spark asks for one only after that.
 
 Writes from functions of `foreachBatch` with one staging folder, in one query, have one identity, which the first of
 them draws, and one target: with two, the second would find each batch decided by the first, and its rows would be lost.

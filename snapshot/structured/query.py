@@ -1,9 +1,9 @@
 """A sink as a micro-batch query uses it: attempts prepare, one decision per batch says which of them are committed.
 
-Invariant: each attempt at a partition of a batch has a transaction of its own, made by an incarnation that no
-other has; whoever commits a batch does so as the last incarnation of it. So what a sink promises of attempts of a job,
-with commits that are asked for again and leftovers, holds for a query: batch n is generation n + 1, its commit an
-attempt that begins from what was decided.
+Invariant: each attempt at a partition of a batch has a transaction of its own, made by an incarnation that no other
+has; each commit of a batch is made as its last incarnation. So what a sink promises of attempts of a job, with commits
+that are asked for again and leftovers, holds for a query: batch n is generation n + 1, its commit an attempt that
+begins from what was decided.
 """
 
 from __future__ import annotations

@@ -30,11 +30,11 @@ class Fault(Enum):
 class Faults:
     """The most faults of each kind in a history, and whom they may befall; None means every process.
 
-    A crash drops a process's state, all that is on its way to it, and the end of what is on its way from it.
-    A cut drops the end of what is on a link, both ways. Both tell the peers. A loss drops one message of a
-    channel in `lossy`, and nobody is told. A pause stops a process for a while. A calm is no fault but the want
-    of any: for a while all goes its fair way, so that a short schedule gets far before it turns adverse again.
-    Channels are FIFO, except those in `overtaking`, on which messages may overtake each other.
+    A crash drops a process's state, all that is on its way to it, and the end of what is on its way from it. A cut
+    drops the end of what is on a link, both ways. Both tell the peers. A loss drops one message of a channel in
+    `lossy`, and no process is told. A pause stops a process for a while. A calm is no fault but the want of any: for a
+    while all goes its fair way, so that a short schedule gets far before it turns adverse again. Channels are FIFO,
+    except those in `overtaking`, on which messages may overtake each other.
     """
 
     crashes: int = 0

@@ -62,9 +62,9 @@ class Link:
 
 
 class Network:
-    """All links, and which of them have something to deliver to somebody who listens (`ready`).
+    """All links, and which of them have something to deliver to a process that listens (`ready`).
 
-    `ready` is ordered: whoever was served last comes last.
+    `ready` is ordered: the link that was served last comes last.
     """
 
     def __init__(self, history: History, swarm: Swarm, faults: Faults) -> None:

@@ -12,7 +12,7 @@ anywhere but in its declared state is lost at a restore, as in a real crash.
     with OperatorHarness(Fraud, tmp_path, **payments, parallelism=3, snapshot=snapshot) as harness:
         ...
 
-Of a program, `OperatorHarness(program, tmp_path, uid="per-minute")` runs the step with this uid: windows, aggregates,
+For a program, `OperatorHarness(program, tmp_path, uid="per-minute")` runs the step with this uid: windows, aggregates,
 functions of several streams.
 """
 

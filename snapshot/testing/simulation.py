@@ -1,8 +1,8 @@
 """Processes on a network in which a schedule chooses every delivery, delay, crash, cut and restart.
 
-Invariant: what one event makes a process do is done at once, or up to the point where it crashes; and
-when the schedule has run out, everybody is woken and restarted, everything is delivered in a fair order, and
-the history ends in a state in which nothing is left to happen.
+Invariant: what one event makes a process do is done at once, or up to the point where it crashes; and when the schedule
+has run out, all processes are woken and restarted, everything is delivered in a fair order, and the history ends in a
+state in which nothing is left to happen.
 """
 
 from __future__ import annotations

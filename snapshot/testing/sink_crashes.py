@@ -1,7 +1,7 @@
 """The promises of a sink when processes die and others take over, as checks that a sink without them fails.
 
-Invariant: each check raises a `Violation` that names the promise. A process that dies in a check closes
-nothing, so it may as well be one that is only believed dead; it is closed at the check's end, when that harms nobody.
+Invariant: each check raises a `Violation` that names the promise. A process that dies in a check closes nothing, so it
+may as well be one that is only believed dead; it is closed at the check's end, when that does no harm.
 """
 
 from __future__ import annotations

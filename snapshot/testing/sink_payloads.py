@@ -1,4 +1,4 @@
-"""The promises of a sink when somebody else has written to the job's tree, as checks that a sink without them fails.
+"""The promises of a sink when another person has written to the job's tree, as checks that a sink without them fails.
 
 Invariant: each check raises a `Violation` that names the promise. Payloads are changed in one place each: a
 field is left out, or has what no sink writes: a way out of a folder, another target, SQL, an escape, another type.

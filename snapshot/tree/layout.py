@@ -78,7 +78,7 @@ class JournalSummary:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ManifestFile:
-    """A manifest. The nonce makes the name one that nobody has used before."""
+    """A manifest. The nonce makes its name unique."""
 
     epoch: Epoch
     nonce: str

@@ -30,7 +30,7 @@ _Name = TypeVar("_Name", str, ChannelId)
 
 
 class ManifestError(StoreError, ValueError):
-    """Something about a manifest that stops whoever works with it."""
+    """A fault of a manifest that stops all work with it."""
 
 
 class InvalidManifest(ManifestError):

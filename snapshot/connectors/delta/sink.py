@@ -66,7 +66,7 @@ class ToDelta:
     environment, and are neither printed nor written anywhere. `create` makes the table if there is none. Columns must
     be the table's, with its types; those that the rows lack are null. Rows wait in memory until their epoch's cut, or
     until they take `roll_bytes` there: then they become a file of their own while further rows come. The log has sizes
-    and counts of the files, no statistics of columns; whoever compacts the table (OPTIMIZE) makes them.
+    and counts of the files, no statistics of columns; compacting the table (OPTIMIZE) makes them.
 
     Data files of epochs that are not complete stand beside the others; readers do not know of them. Those that came to
     nothing are deleted when the next attempt begins. A VACUUM must not remove files that are younger than an epoch can

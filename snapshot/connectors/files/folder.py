@@ -1,7 +1,7 @@
 """A folder in which files appear as a whole, at a URI that means the same in every process of a job.
 
-Invariant: a file is staged, and no reader takes it for a file; then it is published, by whoever has what
-staging it gave, as often as anybody likes, and is visible once.
+Invariant: a file is staged, and no reader takes it for a file; then it is published, by any process that has the result
+of its staging, any number of times, and is visible once.
 """
 
 from __future__ import annotations

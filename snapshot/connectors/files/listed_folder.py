@@ -1,8 +1,8 @@
 """Files for stores that can neither rename in one step nor complete an upload: a list says which of them are committed.
 
-Invariant: a file is committed when an entry names it. An entry is of one transaction, and its name and content
-follow from that: whoever commits, however often, writes the same bytes under the same name, so that partitions have
-nothing to agree on, and a store needs no more than to write an object.
+Invariant: a file is committed when an entry names it. An entry is of one transaction, and its name and content follow
+from that: each commit, by any process, writes the same bytes under the same name, so that partitions have nothing to
+agree on, and a store needs no more than to write an object.
 """
 
 from __future__ import annotations

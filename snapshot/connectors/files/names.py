@@ -1,6 +1,6 @@
 """Names of files that say which transaction they are of.
 
-Invariant: no two files of transactions have the same name; a name that was not made here is nobody's.
+Invariant: no two files of transactions have the same name; a name that was not made here belongs to no sink.
 """
 
 from __future__ import annotations

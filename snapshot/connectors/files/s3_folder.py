@@ -1,6 +1,6 @@
 """A folder of a bucket: a file is staged as an upload in parts, and appears when the upload is completed.
 
-Invariant: an upload gives its object a nonce, so that whoever completes it, or is told that there is no such
+Invariant: an upload gives its object a nonce, so that a process that completes it, or is told that there is no such
 upload, finds out from the object whether it was this upload that made it. What a server says of a completion is not
 believed without that: one that was repeated, or met another, may be answered before the object is there.
 """

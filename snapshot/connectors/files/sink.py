@@ -1,8 +1,8 @@
-"""Files that appear when their epoch is complete: staged where nobody reads, made visible in one step at commit.
+"""Files that appear when their epoch is complete: staged where no reader looks, made visible in one step at commit.
 
-Invariant: the names of a transaction's files follow from its id and from a nonce that is drawn when it is
-begun, and stand in its payload: whoever commits it, however often and after whichever crash, gives the same files the
-same names, and a transaction that is made again under the same id has others. Readers see whole files only.
+Invariant: the names of a transaction's files follow from its id and from a nonce that is drawn when it is begun, and
+stand in its payload: each commit, after any crash, gives the same files the same names, and a transaction that is made
+again under the same id has others. Readers see whole files only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A topic of Kafka, in which the records of an epoch appear when it is complete, in one transaction per partition.
 
-Invariant: rows wait in the job's tree as finished records, so that whoever commits them, with whichever
-program, writes the same bytes; a transaction of Kafka is open only while a commit is under way, never while rows come.
+Invariant: rows wait in the job's tree as finished records, so that every commit, by any program, writes the same bytes;
+a transaction of Kafka is open only while a commit is under way, never while rows come.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ The token of a writer (a partition of a sink in one attempt) is the committed of
 whose metadata names the transactions that are committed. It is sent with the transaction of the records, so it is there
 if and only if they are; one request reads it, whatever was committed before; and brokers forget old ones by themselves.
 
-Invariant: a token is read when every other producer of the transactional id is fenced, and what that had open
-is aborted or committed. Until somebody fences this one, nobody else can write such a token, so it is read once.
+Invariant: a token is read when every other producer of the transactional id is fenced, and what that had open is
+aborted or committed. Until another producer fences this one, no other can write such a token, so it is read once.
 
 No record is dropped in silence: the sink looks at `Undelivered` before it says that all is well.
 """

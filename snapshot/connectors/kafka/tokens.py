@@ -20,7 +20,7 @@ from snapshot.tree.frozen_json import JsonLike
 _PREFIX: Final = "epochcut/"
 _RANGES: Final = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 SHORTEST_MEMORY: Final = 60.0
-"""Seconds for which any broker remembers a token: the least that it lets anybody choose."""
+"""Seconds for which any broker remembers a token: the least that can be configured."""
 _SURE: Final = 0.9
 """The part of that time in which clocks that differ do no harm."""
 
@@ -65,9 +65,9 @@ def _range(text: str) -> tuple[int, int]:
 class About:
     """The content of a transaction's committable beside its rows.
 
-    `producer` is the transactional id of whoever commits it. Between `first` and the transaction itself there is none
-    of its writer that has rows. `sealed_at` is in milliseconds, by the clock of its worker. `writer` was drawn when its
-    writer was opened, `bootstrap` are the brokers that the sink was given.
+    `producer` is the transactional id with which it is committed. Between `first` and the transaction itself there is
+    none of its writer that has rows. `sealed_at` is in milliseconds, by the clock of its worker. `writer` was drawn
+    when its writer was opened, `bootstrap` are the brokers that the sink was given.
     """
 
     topic: str

@@ -1,7 +1,7 @@
 """Rows made by a function of their number: as many as wanted, as fast or as slowly as wanted, and again the same.
 
-Invariant: row i of a source is a function of i alone (and, if it has a scheduled time, of its split's name), so
-that a split that is read again gives what it gave before, and whoever knows the function can compute the truth.
+Invariant: row i of a source is a function of i alone (and, if it has a scheduled time, of its split's name), so that a
+split that is read again gives what it gave before, and a test that knows the function can compute the truth.
 """
 
 from __future__ import annotations

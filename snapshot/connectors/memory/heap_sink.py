@@ -1,7 +1,7 @@
 """Rows in the memory of this process: the simplest target that keeps what is prepared, and the model of the others.
 
-Invariant: a reader sees the rows of whole transactions, each once; what is prepared is a copy that nobody else
-can change, and is not seen until its commit.
+Invariant: a reader sees the rows of whole transactions, each once; what is prepared is a copy that no other code can
+change, and is not seen until its commit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A folder with a RocksDB database of rows by key, what is staged for it, and a lock for whoever opens it to write.
+"""A folder with a RocksDB database of rows by key, what is staged for it, and a lock for its writer.
 
 Invariant: rows come into the database by files that carry their token, taken as a whole or not at all; one
 process at a time has it open for writing, and only while it commits; readers see what was committed when they opened.

@@ -1,8 +1,8 @@
 """Rows by key in a RocksDB of this machine: written to a file of their own, taken into the database at commit.
 
-Invariant: the file carries the rows and the token of their transaction, and the database takes it as a whole;
-so readers see all of a transaction or nothing, and whoever commits again finds the token. A token has a nonce that is
-drawn when its transaction is begun, so that one that is made again under the same id is not taken for the first.
+Invariant: the file carries the rows and the token of their transaction, and the database takes it as a whole; so
+readers see all of a transaction or nothing, and a second commit finds the token. A token has a nonce that is drawn when
+its transaction is begun, so that one that is made again under the same id is not taken for the first.
 """
 
 from __future__ import annotations

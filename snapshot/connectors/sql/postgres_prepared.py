@@ -1,7 +1,7 @@
 """Transactions that PostgreSQL itself keeps between prepare and commit: what they are called, committed and aborted by.
 
 Invariant: the token of a transaction is inserted by the transaction itself. So where the server has neither the
-prepared transaction nor the token, it was not committed, and somebody has rolled it back.
+prepared transaction nor the token, it was not committed, and was rolled back from outside.
 """
 
 from __future__ import annotations

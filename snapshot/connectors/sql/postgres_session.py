@@ -41,8 +41,8 @@ SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('sync
 PostgreSQL limits from 17 on."""
 
 _PASSING: Final = ("08", "40", "53", "57", "58", "XX")
-"""Classes of errors that pass by themselves, or when somebody gives the server room: connections, collisions of
-transactions, resources, intervention, the machine, crashes."""
+"""Classes of errors that pass by themselves, or when the server gets room: connections, collisions of transactions,
+resources, intervention, the machine, crashes."""
 _ALSO_PASSING: Final = ("55P03", "55006", "25006", "3B001", "0B000")
 """A lock that took too long, an object in use, a server that only reads for now."""
 

@@ -1,9 +1,9 @@
 """Rows and tokens in tables of a PostgreSQL database: written together in one transaction, which is committed once.
 
-Invariant: whoever commits a committable inserts its token first; a second one waits there until the first is
-committed or gone, and then finds the token. While a commit is under way it shares a lock on the row that says which
-attempt is the newest, and that row only rises: from when a later attempt has raised it, none that is older can commit
-anything, though its token has been deleted since. So the fence is that row, and no lock outlives its transaction.
+Invariant: each commit of a committable inserts its token first; a second one waits there until the first is committed
+or gone, and then finds the token. While a commit is under way it shares a lock on the row that says which attempt is
+the newest, and that row only rises: from when a later attempt has raised it, none that is older can commit anything,
+though its token has been deleted since. So the fence is that row, and no lock outlives its transaction.
 """
 
 from __future__ import annotations

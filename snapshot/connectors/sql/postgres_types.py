@@ -1,7 +1,7 @@
 """Types of PostgreSQL columns: which values they hold.
 
-Invariant: a column that is found to take a type holds every value of it without loss. Of texts it holds those
-that have the form which it asks for (a length, a uuid, one of an enum's), as it writes them; the server refuses others.
+Invariant: a column that is found to take a type holds every value of it without loss. It holds the texts that have the
+form which it asks for (a length, a uuid, one of an enum's), as it writes them; the server refuses others.
 """
 
 from __future__ import annotations

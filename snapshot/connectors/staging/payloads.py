@@ -1,9 +1,9 @@
 """The sink and place that a payload was made for, read and checked before anything is done with it.
 
-Invariant: a payload comes from the job's tree, and whoever can write that may have changed it. So a sink acts
-on no field that was not read here: a payload of another transaction or kind of sink is refused, so is a name that the
-sink would not have given, and rows go to the sink's own place, unless another one was allowed by its name. Rows that
-are refused stay in the job's tree, and a sentence says what to do.
+Invariant: a payload comes from the job's tree, and any writer of that tree may have changed it. So a sink acts on no
+field that was not read here: a payload of another transaction or kind of sink is refused, so is a name that the sink
+would not have given, and rows go to the sink's own place, unless another one was allowed by its name. Rows that are
+refused stay in the job's tree, and a sentence says what to do.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Reroutable(Protocol):
 
 
 class FaultProxy:
-    """Between `outer`, the connection to the peer, and `inner`, which whoever had `outer` uses in its place.
+    """Between `outer`, the connection to the peer, and `inner`, which the owner of `outer` uses in its place.
 
     It has both and closes both: when one side has ended, all that came from it is handed on first. Ends are ends of the
     whole connection, as for everything that partitions and the driver say to each other.

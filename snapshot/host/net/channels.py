@@ -109,7 +109,7 @@ class SendingChannel:
         self._full = False
         self._flush_is_due = False
         self.was_forged = False
-        """True if it broke because somebody on the path changed what came on it."""
+        """True if it broke because an attacker on the path changed its bytes."""
         self._ended = False
         self._open = True
         _prepare(sock, socket.SO_SNDBUF, options)
@@ -264,7 +264,7 @@ class ReceivingChannel:
         self._paused = False
         self._resumed = False
         self.was_forged = False
-        """True if it broke because somebody on the path changed what came on it."""
+        """True if it broke because an attacker on the path changed its bytes."""
         self._ended = False
         self._open = True
         self._closed = False

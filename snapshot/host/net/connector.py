@@ -35,10 +35,11 @@ _NOTHING_FREE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOM
 
 
 class Connector:
-    """Begins at once. Who cannot be reached, or hangs up before a word, is tried again until the time is over; so it is
-    while there is no file descriptor for the connection.
+    """Begins at once. A peer that cannot be reached, or hangs up before a word, is tried again until the time is over;
+    so it is while there is no file descriptor for the connection.
 
-    Who hangs up after our proof is tried again a few times; whoever refuses us, or cannot prove the secret, is not.
+    One that hangs up after our proof is tried again a few times; one that refuses us, or cannot prove the secret, is
+    not.
 
     The socket that `on_connected` takes over is non-blocking, sends what is written without delay, and whatever the
     host has sent since is still in it. `on_failed` gets a text that names the address. With `tls` all is encrypted.

@@ -62,7 +62,7 @@ class OtherVersion(HandshakeRefused):
 
 
 class WrongSecret(HandshakeRefused):
-    """The peer does not know the secret; or somebody repeats what others have said."""
+    """The peer does not know the secret; or an attacker repeats recorded messages."""
 
 
 class OverLongKind(HandshakeRefused):

@@ -1,9 +1,9 @@
 """Rows as the payload of a data frame, and back: one Arrow record batch message, whose schema both ends know.
 
-Invariant: what `decode` returns is what `encode` was given, or `MalformedBatch` says what is wrong. Every
-batch is validated in full before anybody reads it: Arrow reads where the offsets of a batch point, so wrong ones end
-the process. It costs next to nothing for numbers (0.3 us a batch), and about 16 ns for a text of 12 letters, which are
-checked as well: a small part of what it then costs to do anything with it.
+Invariant: what `decode` returns is what `encode` was given, or `MalformedBatch` says what is wrong. Every batch is
+validated in full before it is read: Arrow reads where the offsets of a batch point, so wrong ones end the process. It
+costs next to nothing for numbers (0.3 us a batch), and about 16 ns for a text of 12 letters, which are checked as well:
+a small part of what it then costs to do anything with it.
 
 A schema with a dictionary-encoded column travels as an Arrow stream of one batch instead, as its dictionaries have to
 come along.

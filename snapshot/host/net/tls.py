@@ -1,9 +1,9 @@
 """TLS on the connections of a job: what both sides show and ask for, and a socket that encrypts what it carries.
 
-Invariant: who uses such a socket sees the same bytes in the same order as on a plain one, and none of them
-before the peer has shown a certificate that the authorities signed. The key stays where it is: only its path travels.
-Who the peer is says the run's secret, not a host's name; what is proved with it holds for these two certificates alone
-(`TlsSocket.session`), so nobody who has another one can stand in the middle and hand the proofs on.
+Invariant: who uses such a socket sees the same bytes in the same order as on a plain one, and none of them before the
+peer has shown a certificate that the authorities signed. The key stays where it is: only its path travels. The run's
+secret says which peer it is, not a host's name; what is proved with it holds for these two certificates alone
+(`TlsSocket.session`), so an attacker in the middle, who has another one, cannot hand the proofs on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _AT_ONCE: Final = 64 << 10
 _FIRST_RECORDS: Final = (20, 21, 22)
 """The first bytes with which a conversation in TLS can begin."""
 _FAREWELL: Final = bytes.fromhex("15030100020246")
-"""For somebody who speaks something else: an alert that names the protocol."""
+"""The answer to a caller that speaks something else: an alert that names the protocol."""
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _ERRNO: Final = re.compile(r"^\[Errno \d+\] ")
 

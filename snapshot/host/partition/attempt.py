@@ -97,8 +97,8 @@ class PartitionAttempt:
     """A partition from its deployment to the end of the attempt.
 
     The caller owes: `connect`, then `begin`, then `opened` for the state of each keyed operator as it comes, and
-    `close` at the end. It does not wait for the states: whoever needs none works, and for the others their input waits.
-    Nothing is raised once it has begun: a failure is told to the driver, and nothing more is done until the next
+    `close` at the end. It does not wait for the states: stages that need none work, and for the others their input
+    waits. Nothing is raised once it has begun: a failure is told to the driver, and nothing more is done until the next
     deployment. At the end its states are at hand for that, unless something went wrong in one of them.
     """
 
@@ -544,8 +544,8 @@ class PartitionAttempt:
     def close(self) -> None:
         """Give everything up; what is in the store and prepared in targets stays.
 
-        What a function of the user raises when it is closed is printed, and hinders nobody. States are kept at hand: a
-        roll-back takes back what the attempt did to them, but not what went wrong in the middle of that.
+        An error of a user's function at its close is printed, and hinders nothing. States are kept at hand: a roll-back
+        takes back what the attempt did to them, but not what went wrong in the middle of that.
         """
         if self._closed:
             return

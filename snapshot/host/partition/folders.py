@@ -82,7 +82,7 @@ def open_in_folder(local: Path, uid: Uid, partition: Partition, open_: Callable[
 def remove_state(local: Path, uids: Iterable[Uid]) -> None:
     """Remove what partitions of these operators have left there, but for what a process holds, which does it itself.
 
-    Nothing is raised: what stays is in the way of nobody.
+    Nothing is raised: the rest is in nothing's way.
     """
     for place in (folder_of(local, uid) for uid in uids):
         with suppress(OSError, LocalDiskError):

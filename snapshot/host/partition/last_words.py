@@ -1,10 +1,10 @@
 """The last words of a process, over a connection that outlives it: they are read when the process is gone.
 
-Invariant: nothing is ever sent to the process on it, so what was written last arrives, however it ends. A
-crash can seal nothing, so without TLS somebody on the path can change it, and have a wrong call blamed for deaths.
-Python itself writes where it is when it crashes (`faulthandler`), but not through TLS, which a crash cannot speak: then
-that is on the standard error. What a stage is at is written before each call, if its process is asked to: that takes
-as long as the call itself may, so only those are asked whose predecessors died.
+Invariant: nothing is ever sent to the process on it, so what was written last arrives, however it ends. A crash can
+seal nothing, so without TLS an attacker on the path can change it, and have a wrong call blamed for deaths. Python
+itself writes where it is when it crashes (`faulthandler`), but not through TLS, which a crash cannot speak: then that
+is on the standard error. What a stage is at is written before each call, if its process is asked to: that takes as long
+as the call itself may, so only those are asked whose predecessors died.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NOISE: Final = "Extension modules:"
 
 
 class LastWords:
-    """The end of the process. Of its own thread: the one that runs the functions."""
+    """The end of the process. In its own thread: the one that runs the functions."""
 
     def __init__(self) -> None:
         self._sock: socket.socket | None = None

@@ -46,7 +46,7 @@ _PATIENCE: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 _WORTH_TELLING: Final = 5
-"""Tries after which somebody is told why a commit is put off."""
+"""The tries after which the driver is told why a commit is put off."""
 _TOLD_AGAIN: Final = 60
 """Tries between that being told again: at the longest pause, five minutes."""
 

@@ -27,7 +27,7 @@ from statebackend.ids import Attempt, Partition, Uid
 
 _AHEAD: Final = 2
 _LOOK: Final = 0.1
-"""Seconds between two looks of a waiting thread whether anybody still wants its readings."""
+"""Seconds between two looks of a waiting thread whether its readings are still wanted."""
 
 NEVER: Final = float("inf")
 """The time at which a reading comes by a call and not by the clock."""

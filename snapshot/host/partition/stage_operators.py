@@ -58,7 +58,7 @@ class Awaited(Operator):
 
 
 class KeyedRun:
-    """A keyed operator at work on its state, in one attempt; the state stays whoever's it is."""
+    """A keyed operator at work on its state, in one attempt; the state stays with its owner."""
 
     def __init__(
         self,

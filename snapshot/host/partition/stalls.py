@@ -1,7 +1,6 @@
 """Parts of a partition that make no progress, and what they wait for: reported once for each time, never acted upon.
 
-Invariant: it is told from what was seen, at two looks that are so far apart; whoever has nothing to do does not
-stall.
+Invariant: it is told from what was seen, at two looks that are so far apart; a stage with nothing to do does not stall.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Keyed state that is open in this process and belongs to nobody now: what the next role finds instead of files.
+"""Keyed state that is open in this process and belongs to no attempt now: what the next role finds instead of files.
 
-Invariant: a state is here, or somebody's, or closed; whoever takes one has it exactly as the epoch has it. Any
-thread may call; what is in nobody's way is closed in a thread of its own, for closing may take long.
+Invariant: a state is here, or an attempt has it, or it is closed; an attempt that takes one has it exactly as the epoch
+has it. Any thread may call; a state that is in no attempt's way is closed in a thread of its own, as closing may take
+long.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The files that one partition writes into the job's tree: each under a name that nobody has used or will.
+"""The files that one partition writes into the job's tree: each under a name that was never used and never will be.
 
 Invariant: names carry the incarnation and the partition, and a number that rises over all that the partition
 writes in it; so a process that wakes up late overwrites nothing.

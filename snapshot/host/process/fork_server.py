@@ -1,8 +1,8 @@
 """A process that has loaded what a partition's process needs, and forks one whenever it is asked to.
 
-Invariant: it has one thread when it forks, or it starts a new process instead of forking; every process that it
-has started is reported when it ends. It ends when whoever started it is gone, and its processes live on: they end by
-themselves when their driver is gone.
+Invariant: it has one thread when it forks, or it starts a new process instead of forking; every process that it has
+started is reported when it ends. It ends when the process that started it is gone, and its processes live on: they end
+by themselves when their driver is gone.
 
     python -m snapshot.host.process.fork_server      with a socket as the standard input
 

@@ -1,9 +1,9 @@
 """A process that stands by: it makes each complete epoch ready that the driver tells it of.
 
-Invariant: it is done in one thread, with low priority unless somebody waits for it, always for the newest epoch
-that was told; what cannot be done is told, and tried again with the next epoch; and when it is over, states are at
-hand for whoever has a role next, no file is kept longer than until that has opened them, and the thread has ended as
-soon as the store has answered, or been given up.
+Invariant: it is done in one thread, with low priority unless a role waits for it, always for the newest epoch that was
+told; what cannot be done is told, and tried again with the next epoch; and when it is over, states are at hand for the
+next role, no file is kept longer than until that has opened them, and the thread has ended as soon as the store has
+answered, or been given up.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ third of a process's time."""
 
 
 class DriverLost(JobError):
-    """The driver cannot be reached, or is gone: what is durable is in the store, and whoever starts next goes on."""
+    """The driver cannot be reached, or is gone: what is durable is in the store, and the next process goes on."""
 
 
 class Worker:
@@ -120,7 +120,7 @@ class Worker:
         self._reaching_for_words: Connector | None = None
         self._is_heard = False  # or it is known that it will not be
         self._postponed: list[ToWorker] = []
-        """From a deployment on that asks to say each call: until somebody hears that."""
+        """From a deployment on that asks to say each call: until the driver hears that."""
         self._environment = Environment(self._loop, self._background, self._cache, self._tell, self._words)
         self._control: ControlConnection[FromWorker, ToWorker] | None = None
         self._listener: Listener | None = None

@@ -225,7 +225,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Somebody was turned away at the process's port, and why; for the log."""
+    """A caller was turned away at the process's port, and why; for the log."""
 
     peer: str
     reason: str

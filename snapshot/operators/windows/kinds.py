@@ -100,8 +100,8 @@ class Session:
     """The rows of a key between which less than `gap` passes; a session ends a gap after its last row.
 
     A row is late if the session that it would be in is over, and the lateness as well. Rows that come in one batch are
-    judged together: what would be late by itself is taken if others join it to a session that is not. How rows come
-    together in batches is nobody's promise, so whether such a row counts may be otherwise after a restart.
+    judged together: what would be late by itself is taken if others join it to a session that is not. No promise says
+    how rows come together in batches, so whether such a row counts may be otherwise after a restart.
     """
 
     gap: int
