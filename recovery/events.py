@@ -108,7 +108,7 @@ class WorkerDied(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerRefused(Event):
-    """Somebody was turned away at a port, the driver's own if there is no worker, and why.
+    """A caller was turned away at a port, the driver's own if there is no worker, and why.
 
     At most twenty of a port are told one by one in a second; the others are one event without a peer.
     """
@@ -337,7 +337,7 @@ class Trouble(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultInjected(Event):
-    """Somebody asked for a fault, and the process that it is about was told so."""
+    """A fault was asked for, and the process that it is about was told so."""
 
     order: str
     worker: str | None

@@ -18,8 +18,8 @@ from statebackend.readable import readable
 class EpochcutError(Exception):
     """The base of all errors of epochcut.
 
-    Python prints the text of an error that is not caught, so control characters of a record, of a server or of
-    somebody's tree are escaped in it.
+    Python prints the text of an error that is not caught, so control characters of a record, of a server or of a
+    foreign tree are escaped in it.
     """
 
     def __str__(self) -> str:

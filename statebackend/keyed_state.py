@@ -495,8 +495,8 @@ class KeyedState:
     def save(self, note: str = "", *, keep: int = 2) -> Epoch:
         """Cut, and complete the cut as the newest snapshot in the place where `open` found the state; return its epoch.
 
-        Returns when it is in the store: the next `open` begins with it, and gets the `note`. Of all snapshots there,
-        the `keep` newest stay. After a crash inside, the next `open` begins with this snapshot or with the one before.
+        Returns when it is in the store: the next `open` begins with it, and gets the `note`. The `keep` newest of all
+        snapshots stay. After a crash inside, the next `open` begins with this snapshot or with the one before.
 
         Raises `FencedRun` if the state was opened there again since, and `SnapshotFailed`; then nothing is complete,
         and what was written goes with the next `save`.

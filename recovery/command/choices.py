@@ -1,7 +1,7 @@
 """The words about a chosen epoch: which epochs were passed over for it, and what is given up.
 
-Invariant: an epoch that nobody asked to leave out is never left out without a word, and no output is made once
-more without one.
+Invariant: an epoch is never left out without a word unless a person asked for that, and no output is made once more
+without one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The command itself: its verbs, and how each of them may end.
 
-Invariant: it ends with a code of `exits`. Ctrl-C ends it wherever it is: what it was to make is there as a
-whole, or not at all. Of what it prints for people nothing reaches a terminal as a command.
+Invariant: it ends with a code of `exits`. Ctrl-C ends it wherever it is: what it was to make is there as a whole, or
+not at all. Nothing that it prints for people reaches a terminal as a command.
 """
 
 from __future__ import annotations

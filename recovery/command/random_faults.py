@@ -1,7 +1,7 @@
 """`recovery inject random`: faults at random, one after another, and a report of what came of them.
 
-Invariant: with the same seed the same things are drawn; a job whose driver was killed is waited for, as whoever
-started it may start it again.
+Invariant: with the same seed the same things are drawn; a job whose driver was killed is waited for, as its supervisor
+may start it again.
 """
 
 from __future__ import annotations

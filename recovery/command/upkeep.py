@@ -1,4 +1,4 @@
-"""`recovery verify`, `gc` and `dispose`: whether a tree is sound, and taking away what nobody needs.
+"""`recovery verify`, `gc` and `dispose`: whether a tree is sound, and taking away what is not needed.
 
 Invariant: `verify` writes nothing; what the others would do is shown by --dry-run, with nothing done.
 """

@@ -93,9 +93,9 @@ class RestartLimit:
     `poisoned_after` attempts in a row in which a function of the program fails, and no epoch is completed, are taken
     for a record that will fail for ever. So are as many in which the process of one partition falls silent, as one does
     whose function keeps the interpreter to itself, and as many in which it crashes or ends itself. A process may be
-    killed as often as somebody likes: who did it cannot be told from the out-of-memory killer, so that counts only if
-    two in a row die in the very same call for the same row, timer or window. Where no row is named, as while a function
-    is opened, which may take long, `restarts` alone say when it is enough.
+    killed any number of times: who did it cannot be told from the out-of-memory killer, so that counts only if two in a
+    row die in the very same call for the same row, timer or window. Where no row is named, as while a function is
+    opened, which may take long, `restarts` alone say when it is enough.
     """
 
     def __init__(self, restarts: Restarts, poisoned_after: int = 3) -> None:

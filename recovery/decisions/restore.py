@@ -1,7 +1,7 @@
 """Deal an operator's part of an epoch out to partitions, at any parallelism.
 
-Invariant: nothing of the epoch is left out or dealt twice. In-flight data goes to everybody whose keys may be
-in it, and each keeps its own. No state is rewritten: the files are the same, seen through other ranges of key groups.
+Invariant: nothing of the epoch is left out or dealt twice. In-flight data goes to every partition whose keys may be in
+it, and each keeps its own. No state is rewritten: the files are the same, seen through other ranges of key groups.
 """
 
 from __future__ import annotations

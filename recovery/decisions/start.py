@@ -51,9 +51,9 @@ class FoundManifest:
 class Observed:
     """All that the decision depends on: found after our claim was won, so that no older driver adds to it.
 
-    `manifests` has one for each usable epoch of the journal; `present` are the files that the store lists, each as
-    long as it was written. `damaged` are those of which it is known what is wrong with their content: nobody looks at
-    all of them before a start.
+    `manifests` has one for each usable epoch of the journal; `present` are the files that the store lists, each as long
+    as it was written. `damaged` are those of which it is known what is wrong with their content: not all of them are
+    looked at before a start.
     """
 
     journal: JournalState

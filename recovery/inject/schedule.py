@@ -1,7 +1,7 @@
 """Faults at random, one after another: which comes next, and when.
 
-Invariant: the same draws, the same times and the same processes give the same faults; every fault is of a kind
-and for a group that was asked for, for somebody who is there, and there are never more than were asked for.
+Invariant: the same draws, the same times and the same processes give the same faults; every fault is of a kind and for
+a group that was asked for, for a process that is there, and there are never more than were asked for.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""A tree of its own, as `fork`, `copy`, `move` and `bootstrap` make it: a job that somebody then starts.
+"""A tree of its own, as `fork`, `copy`, `move` and `bootstrap` make it: a job that is then started.
 
-Invariant: of all the commands that ever begin a tree at a place, however long each of them pauses, one makes
-it, and the tree is a job as a whole or none; whoever is told that it was made has made it, and all others are told
-that the place is taken. What was interrupted can be done again.
+Invariant: of all the commands that ever begin a tree at a place, however long each of them pauses, one makes it, and
+the tree is a job as a whole or none; a command that is told that it was made has made it, and all others are told that
+the place is taken. What was interrupted can be done again.
 
-Why that is so. Marks (see `tree_marks`) decide who makes the tree: whoever begins takes it from those who began before,
-as long as none of them has made it. What is created after the mark that says so has one content only, whoever creates
-it: the journal's summary, whose number tells those who come late from those who are in time, as everywhere in the
-journal, and at last `job.json`. So anybody may carry that out, and whoever comes next does. Marks go when `job.json` is
-there, which stays until the job is moved away; the journal's number is then another. So whoever creates a mark once
-more that was there before finds one of these two, and withdraws.
+Why that is so. Marks (see `tree_marks`) decide who makes the tree: a command that begins takes over from those that
+began before, as long as none of them has made it. What is created after the mark that says so has one content only,
+whichever command creates it: the journal's summary, whose number tells those who come late from those who are in time,
+as everywhere in the journal, and at last `job.json`. So any command may carry that out, and the next one does. Marks go
+when `job.json` is there, which stays until the job is moved away; the journal's number is then another. So a command
+that creates a mark once more that was there before finds one of these two, and withdraws.
 
-Of the files those that are brought along have the names of their origin: whoever writes one, early or late, writes
-the same, as the place is refused to who brings files of another job. The others have names that are drawn at random.
-Nothing is deleted until the tree is there; then what it does not refer to of all that was found when it was begun, and
-only of generations that the new job never names. Nobody may begin with an older generation than one before.
+The files that are brought along have the names of their origin: every command that writes one, early or late, writes
+the same, as the place is refused to files of another job. The others have names that are drawn at random. Nothing is
+deleted until the tree is there; then what it does not refer to of all that was found when it was begun, and only of
+generations that the new job never names. No command may begin with an older generation than one before.
 
 What remains: a program that is started at the place looks for marks before it begins a new job there. If it pauses
 between that and its `job.json`, and a tree is made meanwhile, it goes on as that job; if its own `job.json` comes

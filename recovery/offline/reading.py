@@ -4,7 +4,7 @@ Invariant: nothing but the epoch's own files is read, and of these only what the
 was read is counted. Scratch is in a folder of its own, which is removed at the end.
 
 While it is read, an epoch is pinned in the journal, and no clean-up removes it. A reader that is killed, or whose store
-is away at its end, leaves its pin, which keeps the epoch until somebody lifts it (`recovery dispose --readers`).
+is away at its end, leaves its pin, which keeps the epoch until it is lifted (`recovery dispose --readers`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A job that is taken over while it does not run, to make epochs in its tree: claimed, written, published.
 
-Invariant: whoever takes a job over has claimed its next generation, so that no driver that still runs somewhere
+Invariant: a command that takes a job over has claimed its next generation, so that no driver that still runs somewhere
 can complete anything any more; an epoch that is made here is there as a whole, and as the newest, or never was. A crash
-leaves a claim, which the next start supersedes, perhaps files that nobody refers to (`recovery gc`), and an epoch that
-is not yet pinned as a savepoint if it comes just before that.
+leaves a claim, which the next start supersedes, perhaps files without a reference (`recovery gc`), and an epoch that is
+not yet pinned as a savepoint if it comes just before that.
 """
 
 from __future__ import annotations

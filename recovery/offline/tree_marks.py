@@ -1,9 +1,9 @@
 """The marks of a tree that is being made: who began it, one after the other, and who of them has made it.
 
-Invariant: marks are numbered from 1, each is created once, by somebody who found the one before it to be the
-newest, and one that says that the tree is made is the last. So one who began has made the tree, or another one began
-after him, and never both: each tries to create the number after his own. A mark names the number at which the journal
-of its tree begins, so that those of an earlier tree at the same place do not count.
+Invariant: marks are numbered from 1, each is created once, by a command that found the one before it to be the newest,
+and one that says that the tree is made is the last. So one who began has made the tree, or another one began after him,
+and never both: each tries to create the number after his own. A mark names the number at which the journal of its tree
+begins, so that those of an earlier tree at the same place do not count.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Mark:
     of: str
     generation: Generation
     nonce: str
-    """Tells it from what anybody else would write there."""
+    """Tells it from the mark of any other command."""
     made: Made | None = None
 
     @property

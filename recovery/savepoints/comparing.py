@@ -55,7 +55,7 @@ class KeyDiff:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """All states in which something differs. Of so many key groups of all operators some had the same files."""
+    """All states in which something differs; the number of key groups, and of those that had the same files."""
 
     before: Epoch
     after: Epoch

@@ -5,10 +5,10 @@ place that is no job, and can be done again. The origin stays as it is, but for 
 all is copied, as the last entry of the generation that it has claimed, so that a driver that was started meanwhile
 stops the move, and none can be started any more when the job is born at the new place.
 
-A closed journal is never deleted but compacted, so that whoever was about to write an entry finds it, however late he
-is; a job that comes back begins its journal behind it. What remains: one that is paused between looking whether the
-place is still to be emptied and the one deletion that follows, for as long as another one ends the move and the job is
-moved back here, takes away that one file of it.
+A closed journal is never deleted but compacted, so that a writer that was about to write an entry finds it, however
+late it is; a job that comes back begins its journal behind it. What remains: one that is paused between looking whether
+the place is still to be emptied and the one deletion that follows, for as long as another one ends the move and the job
+is moved back here, takes away that one file of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Letting a savepoint go: its pins are lifted, and whoever cleans up next takes it away.
+"""Letting a savepoint go: its pins are lifted, and the next clean-up takes it away.
 
 Invariant: the newest epoch of a job stays, pinned or not, as the job comes back to it. Any process may lift a
 pin; one that is lifted already is no error. Pins of the other kind than was asked for stay.

@@ -93,7 +93,7 @@ class StateChanged:
 class Edited:
     """The edited savepoint. `made` is None for a dry run, and where nothing differs.
 
-    `files` are those that were written, of so many `bytes`. Of what functions did, only the files are known.
+    `files` are those that were written, of so many `bytes`. For changes by functions, only the files are known.
     `passed_over` are newer epochs that cannot be used, with the reasons; `gives_up` are complete ones that the job will
     not come back to, and `repeats` is output that it will make once more.
     """

@@ -1,4 +1,4 @@
-"""Taking away what nobody refers to: everything is classified first, then the oldest goes first.
+"""Taking away files without a reference: everything is classified first, then the oldest goes first.
 
 Invariant: nothing is deleted that a retained epoch or a pin refers to, nor what the present generation may be
 about to refer to; so it is safe beside a running job, and an interrupted clean-up is just done again. A job that is
@@ -30,7 +30,7 @@ _LOOKS = 50
 
 @dataclass(frozen=True, slots=True)
 class Doomed:
-    """A file that nobody needs, and why it may go."""
+    """A file that is not needed, and why it may go."""
 
     path: str
     size: int
@@ -41,8 +41,8 @@ class Doomed:
 class CleanupPlan:
     """A plan of a clean-up. `doomed` are in the order in which they are to be deleted; the rest stays, with its sizes.
 
-    `pinned_by_readers` are pins that perhaps nobody uses any more: a reader that was killed leaves one. `lets_go` are
-    the epochs that a job lets go when it is taken over.
+    `pinned_by_readers` are pins that perhaps no reader uses any more: a reader that was killed leaves one. `lets_go`
+    are the epochs that a job lets go when it is taken over.
     """
 
     job: str

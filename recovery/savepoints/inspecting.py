@@ -59,7 +59,7 @@ class Summary:
 class Wanted:
     """The wanted rows: those of a key, of a key group, of keys that begin so, or all. At most one of them is given.
 
-    `key` and `prefix` are as somebody types them: text, whole numbers, hex digits for bytes, a JSON list for a tuple,
+    `key` and `prefix` are as a person types them: text, whole numbers, hex digits for bytes, a JSON list for a tuple,
     of which a prefix gives the first ones.
     """
 

@@ -1,10 +1,9 @@
 """Repairing a tree whose journal has lost entries, or cannot be read, or whose `job.json` is lost.
 
-Invariant: nothing is decided here (see `recovery.decisions.mending`). One create makes the new journal: a
-summary with a number above all that were used, so all entries before it count no more, and a driver that still runs
-somewhere finds itself fenced. From the mark that comes first to the end, nobody reads or writes the journal. What is
-replaced is copied to `aside/<number>/` before. A crash leaves a tree that is refused as before, until the repair is
-done again.
+Invariant: nothing is decided here (see `recovery.decisions.mending`). One create makes the new journal: a summary with
+a number above all that were used, so all entries before it count no more, and a driver that still runs somewhere finds
+itself fenced. From the mark that comes first to the end, no other process reads or writes the journal. What is replaced
+is copied to `aside/<number>/` before. A crash leaves a tree that is refused as before, until the repair is done again.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ Outcome = Won | Fenced | Refused | Forgotten
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody who takes a savepoint, and starts the job from it when so many epochs have come `behind` it.
+    """A person who takes a savepoint, and starts the job from it when so many epochs have come `behind` it.
 
     Looks for that a number of times; `accepts` repeated output, or puts back what was lost and leaves savepoints alone.
     """

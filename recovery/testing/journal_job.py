@@ -1,7 +1,7 @@
 """Nothing but the journal, under one schedule: drivers, pinners and compactors, late and crashing, on one store.
 
-Invariant: whatever a driver is told of its entries is compared with what the store truly took, and whatever
-anybody reads with what the journal truly said.
+Invariant: whatever a driver is told of its entries is compared with what the store truly took, and all that is read
+with what the journal truly said.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class WindowCut:
 
 @dataclass(frozen=True, slots=True)
 class WhoIsThere:
-    """Everybody who lives may say so."""
+    """Every living process may say so."""
 
 
 @dataclass(frozen=True, slots=True)

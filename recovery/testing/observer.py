@@ -1,9 +1,9 @@
 """An observer that sees everything in a simulated job and raises an error when a promise is broken.
 
-Invariant: it knows the journal as it truly is, entry by entry in the order of their creation, and looks at
-every epoch in the moment in which it becomes complete: whether all that it names is there, and whether it is a state
-that a sequential run could have been in. When the job goes back it knows which output is made once more, whatever the
-journal has forgotten, and whether somebody has accepted that.
+Invariant: it knows the journal as it truly is, entry by entry in the order of their creation, and looks at every epoch
+in the moment in which it becomes complete: whether all that it names is there, and whether it is a state that a
+sequential run could have been in. When the job goes back it knows which output is made once more, whatever the journal
+has forgotten, and whether that was accepted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from statebackend.ids import NO_EPOCH, Epoch, Generation, Incarnation
 class Sweep:
     """A driver has begun to delete what attempts before this one have left, after so many writes to the store.
 
-    It is `blind` while it cannot read the manifest of an epoch that is kept, whose files nobody knows then.
+    It is `blind` while it cannot read the manifest of an epoch that is kept, whose files are unknown then.
     """
 
     attempt: Incarnation

@@ -1,6 +1,6 @@
 """A process's questions to a server whose answers may be lost: each is answered once, or known not to be.
 
-Invariant: an answer that comes after its question was given up is ignored, so nobody acts on it twice.
+Invariant: an answer that comes after its question was given up is ignored, so no process acts on it twice.
 """
 
 from __future__ import annotations

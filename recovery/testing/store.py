@@ -1,7 +1,7 @@
 """The simulated blob store: reads see all writes, a name is created once, and answers may be lost on their way.
 
-Invariant: a request takes effect when it arrives, wholly or not at all. The store says what is done to it
-to an observer, who knows the truth and speaks up when somebody breaks a promise.
+Invariant: a request takes effect when it arrives, wholly or not at all. The store says what is done to it to an
+observer, which knows the truth and speaks up when a promise is broken.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to write as a producer, until somebody else takes it over."""
+    """The right to write as a producer, until another holder takes it over."""
 
     producer: str
     number: int

@@ -1,7 +1,7 @@
-"""The journal as it truly is: what was created at each number first, whoever has deleted or created it since.
+"""The journal as it truly is: what was created at each number first, even if it was deleted or created again since.
 
-Invariant: an entry that is created at a number that was used before is void; nobody may act on it. Every
-other entry must be admissible where it stands, and summaries must say what the entries up to them said.
+Invariant: an entry that is created at a number that was used before is void; no process may act on it. Every other
+entry must be admissible where it stands, and summaries must say what the entries up to them said.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The rows written between two cuts: in memory, and those that memory has no room for on the local disk.
 
-Invariant: what was written last under a name is what the layer says, and a deletion is said like a value. Of
-the three places where a row may be, `entries` is younger than what is leaving memory, and that than the disk.
+Invariant: what was written last under a name is what the layer says, and a deletion is said like a value. A row may be
+in three places: `entries` is younger than what is leaving memory, and that is younger than the disk.
 
 Names are kept apart by their heads (group, state, form), which sort as the names do; so what is sorted at once is what
 one state has in one key group. A thread that sorts a million names would keep all others waiting.

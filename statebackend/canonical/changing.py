@@ -4,7 +4,7 @@ Invariant: only entries that differ are written, so a cut behind it has these an
 there twice is refused; what a row is about, its key, namespace and part of a map, is said as in an export.
 
 A row is taken away where its column `deleted` is true, or where its value is null and the state's codec has no None; of
-a table of aggregates where all accumulators are null. Of a map, a row without a map key takes all entries of the key
+a table of aggregates where all accumulators are null. In a map, a row without a map key takes all entries of the key
 and namespace away. A list is given as a whole: the rows of its key and namespace are all it has from then on.
 
 Without a column `expires_at`, what takes the place of an entry expires when that did, also if that is over, and an

@@ -161,8 +161,8 @@ class Planner:
 class _Survey:
     """The sizes of a file set's parts, and the order in which they are best rewritten.
 
-    How many bytes of a file lie in which of its groups is not known: they are taken to be spread evenly over those
-    for which it is still valid. Of a file most of whose groups were replaced that would be far too much; so no group
+    How many bytes of a file lie in which of its groups is not known: they are taken to be spread evenly over those for
+    which it is still valid. For a file most of whose groups were replaced that would be far too much; so no group
     counts for more than twice the median.
     """
 

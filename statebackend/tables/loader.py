@@ -1,8 +1,8 @@
 """The way of keys from their blocks into memory, or to the disk where memory has no room for them.
 
-Invariant: of a key group that is loaded, every key is in memory or in `ColdKeys`. Of any other the blocks are
-right; but for the keys that were asked for, its rows may have been read ahead. As long as some rows are read ahead,
-nothing is in `ColdKeys`.
+Invariant: every key of a loaded key group is in memory or in `ColdKeys`. For any other group the blocks are right;
+except for the keys that were asked for, its rows may have been read ahead. As long as some rows are read ahead, nothing
+is in `ColdKeys`.
 
 A key group is read when it is first touched. If there is room, those of its keys that are asked for are taken into
 memory at once and the others by and by, so that the first batches do not wait for all keys.

@@ -25,7 +25,7 @@ _PATIENCE: Final = 2.0
 _CRASHES: Final = frozenset(
     (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGSYS, signal.SIGTRAP)
 )
-"""Signals that a process brings upon itself: nobody sends them."""
+"""Signals that a process brings upon itself: no process sends them."""
 _KILLED: Final = "the kernel's out-of-memory killer does that; then give it more memory, or lower state_memory"
 
 

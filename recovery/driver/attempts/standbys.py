@@ -1,7 +1,7 @@
 """Tell standbys of each complete epoch, so that the next role finds them ready.
 
-Invariant: a process is told to stand by once, and then of one epoch at a time: when it has answered, of the
-newest. So whoever is slow hears of fewer epochs, and nobody waits for it.
+Invariant: a process is told to stand by once, and then of one epoch at a time: when it has answered, of the newest. So
+a slow standby hears of fewer epochs, and the job never waits for it.
 """
 
 from __future__ import annotations

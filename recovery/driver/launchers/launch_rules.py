@@ -89,8 +89,8 @@ class Slots:
     def appeared(self, number: int, worker: str) -> bool:
         """Take a process that has come; return False if it is one too many, and has to leave.
 
-        Of the processes of one launch the later one is right, as it would not be there if the earlier one still were;
-        but not of scouts.
+        If a launch brings two processes, the later one is right, as it would not be there if the earlier one still
+        were; but not of scouts.
         """
         slot = self._slot_with(number)
         if slot is None or (slot.worker and (slot.brought_by != number or number in self._of_scouts)):

@@ -1,6 +1,6 @@
 """The connections over which a running job is asked for something, at the driver's port.
 
-Invariant: who is connected has proved the run's secret; nobody's connection, slow or gone, holds up the job.
+Invariant: who is connected has proved the run's secret; no connection, slow or gone, holds up the job.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Connection = ControlConnection[FromDriver, Asked]
 
 
 class Commands:
-    """Serves everybody who is connected. `carry_out(command, by, reply)` does what somebody asks, now or later.
+    """Serves all callers that are connected. `carry_out(command, by, reply)` does what a caller asks, now or later.
 
     `refuse(who, reason)` hears of a connection that was ended because of what came on it.
     """

@@ -33,7 +33,7 @@ class _Pending:
 
 
 class LiveReads:
-    """Asks processes on behalf of whoever asks the driver."""
+    """Asks processes on behalf of the driver's callers."""
 
     def __init__(self, settings: JobSettings, workers: Workers, status: Callable[[], RunStatus]) -> None:
         self._workers = workers

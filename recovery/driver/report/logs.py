@@ -1,8 +1,8 @@
 """The logging of a job, under `epochcut`: every event, at the level that it deserves.
 
-Invariant: without any configuration of logging, warnings and errors reach the standard error. Of warnings that
-are alike only one in ten seconds is said, with the number of those in between. No text of an event, which may be of
-an end user or of a server, reaches a terminal with control characters in it.
+Invariant: without any configuration of logging, warnings and errors reach the standard error. Similar warnings are
+logged once in ten seconds, with the number of those in between. No text of an event, which may be of an end user or of
+a server, reaches a terminal with control characters in it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One line in a terminal that says how a run stands, written anew again and again.
 
-Invariant: nothing is written where nobody sees it, and the line is ended before anything else may be printed.
-A terminal that is gone, or takes nothing more, ends the line and never the job.
+Invariant: nothing is written outside of a terminal, and the line is ended before anything else may be printed. A
+terminal that is gone, or takes nothing more, ends the line and never the job.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class RunOptions(TypedDict, total=False):
     may be committed and is made once more then. Say it for one start only (False)."""
     accept_places: Collection[str]
     """The places to which the job may commit output that was prepared for them, though its sinks write elsewhere by
-    now, as `recovery sinks list` names them. Whoever wrote the tree may have named any place there, so only those of
+    now, as `recovery sinks list` names them. The writer of the tree may have named any place there, so only those of
     the program's own sinks are written to unless they are given here (())."""
 
     # --- network and store
@@ -142,7 +142,7 @@ class RunOptions(TypedDict, total=False):
     machine, AWS_* in the environment (`spark.executorEnv.AWS_*`), fsspec's own files and FSSPEC_*, and for HDFS the
     ticket of Kerberos. These here become fsspec's defaults in the job's processes, and in this one. They are told to
     each process over its connection with the driver, so use `tls` on a network that is not yours alone, and are
-    written nowhere: not to the tree, nor to events or logs. Whoever starts the job again has to give them again."""
+    written nowhere: not to the tree, nor to events or logs. They have to be given again at the next start."""
 
     # --- processes
 

@@ -1,9 +1,9 @@
 """The address of a running job for other processes of its driver's host: a file with its port and its secret.
 
-Invariant: the file is in the job's folder on the driver's host, never in its tree, and nobody but its owner can
-read it; it is there whole or not at all. A driver that ends takes its own file away; one that is killed leaves it, and
-whoever tries it finds nobody there. What a file of somebody else says is not believed. It stands for the driver's own
-tree, and for no copy of it.
+Invariant: the file is in the job's folder on the driver's host, never in its tree, and only its owner can read it; it
+is there whole or not at all. A driver that ends takes its own file away; one that is killed leaves it, and a caller
+that tries it finds no driver there. A file of another user is not believed. It stands for the driver's own tree, and
+for no copy of it.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _BROADCASTS_KEPT: Final = 2
 class JournalInDoubt(StoreError):
     """It is not known what became of an entry, however long the store was asked.
 
-    The driver ends, and whoever starts next reads what counts.
+    The driver ends, and the next start reads what counts.
     """
 
 

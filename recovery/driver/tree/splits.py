@@ -40,7 +40,7 @@ class SplitDealer:
     """The splits of one source in one attempt.
 
     `reading` are the splits that each partition has from the epoch, `finished` those that are read to their end, and
-    `unassigned` those that nobody has. The caller owes: an assignment is sent at once, on the partition's own
+    `unassigned` those that no partition has. The caller owes: an assignment is sent at once, on the partition's own
     connection, and `unassigned` is taken in the same step in which the triggers are sent.
     """
 

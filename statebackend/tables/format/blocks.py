@@ -61,8 +61,8 @@ class NewerBlock(BlockError):
 class Block:
     """Keys and their accumulators, row by row, as Arrow and numpy arrays of one length.
 
-    `keys` are canonical bytes, of type large_binary or, if all are equally long, fixed-size binary. Of a row that is
-    `deleted` only the key counts. Only a whole block may have no rows: it clears.
+    `keys` are canonical bytes, of type large_binary or, if all are equally long, fixed-size binary. Only the key of a
+    `deleted` row counts. Only a whole block may have no rows: it clears.
     """
 
     keys: pa.Array

@@ -75,8 +75,8 @@ class StoredBlocks:
     def first(self, places: NDArray[np.int64], enough: int, most: int) -> tuple[int, Mapping[bytes, Sequence[Block]]]:
         """Return how many of these groups were read, and what counts of their blocks, by namespace.
 
-        These are the first groups, as many as have together about `enough` rows, but not more than `most`. Of a group
-        the oldest block comes first.
+        These are the first groups, as many as have together about `enough` rows, but not more than `most`. The oldest
+        block of a group comes first.
         """
         found: dict[bytes, list[Block]] = {}
         number = rows = 0

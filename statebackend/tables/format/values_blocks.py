@@ -1,8 +1,8 @@
 """Blocks of tables whose keys stay: the keys are stored once, and after that accumulators alone, which refer to them.
 
-Invariant: values say all there is of their group and namespace. Of what is older nothing counts but the kept
-keys that they refer to: their rows have these accumulators, all of them, and what other keys there are is in the
-values themselves. Kept keys are never written anew, only copied as they are.
+Invariant: values say all there is of their group and namespace. Older blocks do not count, except for the kept keys
+that they refer to: their rows have these accumulators, all of them, and what other keys there are is in the values
+themselves. Kept keys are never written anew, only copied as they are.
 
 For kept keys to be there as long as values refer to them, it is enough that two sides keep a rule, each for itself.
 A cut writes values that refer to the keys of an epoch only if none of these has been gone at any cut since. And a base

@@ -80,7 +80,7 @@ class FrozenSpace:
 
     What older blocks say does not count any more in groups that were `cleared`; and if the part is `whole`, in all
     groups in which it has a key. It is stored as blocks of keys with their accumulators, unless `keep_keys` or `refer`
-    was called before anybody reads it: then keys are stored apart, or only referred to.
+    was called before it is read: then keys are stored apart, or only referred to.
     """
 
     def __init__(

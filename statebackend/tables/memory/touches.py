@@ -24,7 +24,7 @@ _NONE: Slots = np.empty(0, dtype=np.int64)
 class TouchClock:
     """Numbers what is touched, over all namespaces; what was touched since the last cut has a number from `cut` on.
 
-    The times between cuts are numbered, too. Of those from `kept` on it is noted what was there before; of none if
+    The times between cuts are numbered, too. From the interval `kept` on, former contents are noted; none are if
     `kept` is yet to come. What is noted in all namespaces takes about so many bytes. Whenever keys leave, or come that
     are not new, that is one more of the `losses`.
     """

@@ -216,7 +216,7 @@ class _OfValues(Aggregation):
 class Sum(_OfValues):
     """The sum of a column of numbers: `Sum("ms")`.
 
-    Of integers it is exact, and `SumOverflow` says when it leaves 64 bits. Of floats a NaN makes it NaN.
+    The sum of integers is exact, and `SumOverflow` says when it leaves 64 bits. A NaN among floats makes it NaN.
     """
 
     def _takes(self, form: ValueForm) -> None:
@@ -303,7 +303,7 @@ class Last(_OfValues):
 class Mean(Aggregation):
     """The mean of a column of numbers, as a float: `Mean("ms")`.
 
-    Of integers it is exact as long as their sum stays below 2**53; a NaN makes it NaN.
+    The mean of integers is exact as long as their sum stays below 2**53; a NaN makes it NaN.
     """
 
     name = "mean"
