@@ -57,6 +57,7 @@ def test_a_drawing_can_be_kept(example: str) -> None:
     assert "--svg FILE" in run(example, "--help")
 
 
+@pytest.mark.usefixtures("with_pandas")
 def test_state_goes_on_from_spark_job_to_spark_job_at_another_parallelism(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     done = subprocess.run(

@@ -38,6 +38,7 @@ from snapshot.host.net.handshake import (
 )
 from snapshot.ids import ChannelId
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
+from statebackend.readable import readable
 
 SECRET = b"s" * 32
 CONTROL = ControlOf("w")
@@ -143,7 +144,7 @@ def test_the_caller_hears_why_it_is_turned_away(reason: str) -> None:
     proved(a, b)
     with pytest.raises(TurnedAway) as refusal:
         told(a, b.refuse(reason))
-    assert str(refusal.value) == reason
+    assert str(refusal.value) == readable(reason)
     assert not a.accepted
 
 

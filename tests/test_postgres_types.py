@@ -7,11 +7,6 @@ import pytest
 
 from snapshot import ToPostgres
 from snapshot.connectors.sql.postgres_types import declared_for, takes
-from snapshot.ids import JobId, TransactionId
-from snapshot.operators.rows import Rows
-from snapshot.program.sink import SinkContext, UnwritableRow
-from snapshot.testing.sinks import SinkEnvironment
-from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 
 
 @pytest.mark.parametrize(
@@ -66,26 +61,3 @@ def test_without_psycopg_types_that_have_no_column_are_named_beside_what_to_inst
     no_column, missing = ToPostgres("host=x", "t").check(pa.schema({"tags": pa.list_(pa.string()), "n": pa.int64()}))
     assert "no column for 'tags'" in no_column
     assert "pip install 'epochcut[postgres]'" in missing
-
-
-@pytest.mark.parametrize("texts", [pa.array(["a", "b\0c", None]), pa.array(["b\0"]).dictionary_encode()])
-@pytest.mark.parametrize("key", ["n", ()], ids=["by key", "appended"])
-def test_a_text_that_the_server_would_refuse_when_its_epoch_is_complete_is_refused_before(
-    key: str, texts: pa.Array
-) -> None:
-    batch = pa.record_batch({"n": pa.array(range(len(texts))), "raw": pa.array([b"\0"] * len(texts)), "text": texts})
-    context = SinkContext(
-        JobId("clicks-01234567"),
-        Uid("out"),
-        batch.schema,
-        Incarnation(Generation(3), Attempt(2)),
-        Partition(0),
-        SinkEnvironment(),
-        lambda *_: None,
-    )
-    writer = ToPostgres("dbname=x", "t", key=key).open(context)
-    writer.begin(TransactionId("clicks-01234567/out/3-2-0-1"))
-    writer.write(Rows(batch.slice(0, 0)))
-    with pytest.raises(UnwritableRow, match="sink out: a text in 'text' has a NUL, which PostgreSQL cannot hold"):
-        writer.write(Rows(batch))
-    writer.close()

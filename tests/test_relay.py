@@ -333,7 +333,7 @@ def test_a_job_whose_channel_a_relay_has_spoken_on_says_what_happened_and_what_t
     def led_astray(loop: EventLoop, address: Address, *others: Any, **named: Any) -> Connector:
         return Connector(loop, launcher.through(address), *others, **named)
 
-    monkeypatch.setattr(channel_setup, "Connecting", led_astray)
+    monkeypatch.setattr(channel_setup, "Connector", led_astray)
     run = started(tmp_path, launcher, 2)
     watermark = b"".join(encode(Watermark(10**15), Incarnation(Generation(1), Attempt(1)))) + bytes(SEAL_SIZE)
     relay = next(iter(launcher.to_partitions.values()))

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from snapshot import ToPostgres, ToSQLite
 from snapshot.connectors.sql.postgres_session import may_be_one_place, place_of
 from snapshot.epochs.transaction_events import CommitOutcome
+from snapshot.ids import JobId, TransactionId
+from snapshot.operators.rows import Rows
+from snapshot.program.sink import SinkContext, UnwritableRow
+from snapshot.testing.sinks import SinkEnvironment
+from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from tests.foreign_commits import answer_to_a_foreign_commit, bench_of
 
 
@@ -47,3 +53,26 @@ def test_a_sink_of_another_kind_commits_nothing_of_postgres_nor_the_other_way_ro
         assert answer.outcome is CommitOutcome.FAILED
         names = f"prepared by {type(former).__name__}, and their sink is {type(now).__name__} by now"
         assert names in answer.reason
+
+
+@pytest.mark.parametrize("texts", [pa.array(["a", "b\0c", None]), pa.array(["b\0"]).dictionary_encode()])
+@pytest.mark.parametrize("key", ["n", ()], ids=["by key", "appended"])
+def test_a_text_that_the_server_would_refuse_when_its_epoch_is_complete_is_refused_before(
+    key: str, texts: pa.Array
+) -> None:
+    batch = pa.record_batch({"n": pa.array(range(len(texts))), "raw": pa.array([b"\0"] * len(texts)), "text": texts})
+    context = SinkContext(
+        JobId("clicks-01234567"),
+        Uid("out"),
+        batch.schema,
+        Incarnation(Generation(3), Attempt(2)),
+        Partition(0),
+        SinkEnvironment(),
+        lambda *_: None,
+    )
+    writer = ToPostgres("dbname=x", "t", key=key).open(context)
+    writer.begin(TransactionId("clicks-01234567/out/3-2-0-1"))
+    writer.write(Rows(batch.slice(0, 0)))
+    with pytest.raises(UnwritableRow, match="sink out: a text in 'text' has a NUL, which PostgreSQL cannot hold"):
+        writer.write(Rows(batch))
+    writer.close()
