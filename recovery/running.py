@@ -78,20 +78,28 @@ class Terminated(SystemExit):
 class Run:
     """A job that runs, or has run, as `recovery.run` returns it. Any thread may use it.
 
-    As a context manager it stops the job at the end of the block, after one more epoch; if the block ends with an
-    exception, at once. A job that failed raises at the end of the block what `wait` raises, unless that was raised in
-    the block already. Ctrl-C while `wait` or the block waits stops the job after one more epoch; a second one cancels
-    it, and so does `interrupt_timeout` without that epoch. The same holds for SIGTERM, which Kubernetes, systemd and
-    Docker send: in the main thread it raises `SystemExit` with the code 143, unless the program has a handler of its
-    own.
+    As a context manager it stops the job at the end of the block, after one more epoch, unless `wait` in the block has
+    seen its end; a run with `available_now`, which ends by itself, is waited for. If the block ends with an exception,
+    the job ends at once. A job that failed raises at the end of the block what `wait` raises, unless that was raised
+    in the block already. Ctrl-C while `wait` or the block waits stops the job after one more epoch; a second one
+    cancels it, and so does `interrupt_timeout` without that epoch. The same holds for SIGTERM, which Kubernetes,
+    systemd and Docker send: in the main thread it raises `SystemExit` with the code 143, unless the program has a
+    handler of its own.
 
     A program that ends while the job runs ends the job with it, and says so on standard error: `wait` for it.
     """
 
     def __init__(
-        self, driver: Driver, birth: Birth, events_file: Path, outputs: Sequence[str], interrupt_timeout: float
+        self,
+        driver: Driver,
+        birth: Birth,
+        events_file: Path,
+        outputs: Sequence[str],
+        interrupt_timeout: float,
+        available_now: bool,
     ) -> None:
         self._driver = driver
+        self._available_now = available_now
         self._outputs = outputs  # to this program
         self._interrupt_timeout = interrupt_timeout
         self._raised = False  # what ended the job, to a caller
@@ -199,6 +207,8 @@ class Run:
                 self._raise_if_failed()
             elif error is not None and self._failure is not None and not self._raised:
                 error.add_note(f"job {self.name} had failed before: {self._failure}")
+        elif kind is None and self._available_now:
+            self.wait()
         elif kind is None:
             self.stop()
         elif issubclass(kind, KeyboardInterrupt):
@@ -352,7 +362,7 @@ def run(
         refused.pop_all()
     atexit.register(_say_if_cut_off, weakref.ref(driver), birth.name)
     to_driver = [uid for uid, sink in sinks_of(plan).items() if isinstance(sink.sink, ToDriver)]
-    return Run(driver, birth, events_file, to_driver, given.interrupt_timeout / 1000)
+    return Run(driver, birth, events_file, to_driver, given.interrupt_timeout / 1000, given.available_now)
 
 
 run.__doc__ = f"{cleandoc(run.__doc__ or '')}\n\nOptions:\n\n{in_a_list()}"

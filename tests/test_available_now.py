@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from snapshot import (
     Program,
     Stream,
     ToDriver,
+    ToSQLite,
     Tumbling,
 )
 from snapshot.connectors.memory.collection import Collection as Rows
@@ -68,6 +71,18 @@ def counts(rows: list[dict[str, object]]) -> list[tuple[object, object]]:
 
 
 # --- jobs
+
+
+def test_the_end_of_a_with_block_waits_until_all_that_is_available_was_read(tmp_path: Path) -> None:
+    rows = Rows([(str(number % 3), number) for number in range(5_000)], NUMBERS)
+    program = Stream.read(rows, uid="in").write(ToSQLite(str(tmp_path / "db"), "t", key="n", create=True), uid="t")
+    with recovery.run(
+        program, checkpoints=tmp_path / "tree", local=tmp_path / "local", available_now=True, progress=False
+    ) as started:
+        pass
+    assert started.status().state is recovery.RunState.FINISHED
+    with closing(sqlite3.connect(tmp_path / "db")) as database:
+        assert database.execute("SELECT count(*) FROM t").fetchone() == (5_000,)
 
 
 def test_a_count_over_finished_files_gives_each_word_once_and_the_next_run_what_is_new(
@@ -195,8 +210,9 @@ def test_after_the_start_no_more_is_looked_for_and_partitions_know_how_far_to_re
 ) -> None:
     source = Growing(NUMBERS, bounded=False, on_demand=on_demand, discover_every=0.001)
     program = Stream.read(source, uid="numbers").write(ToDriver(), uid="out")
-    with start_scripted(tmp_path, cluster := ScriptedCluster(), program, available_now=True):
+    with start_scripted(tmp_path, cluster := ScriptedCluster(), program, available_now=True) as started:
         completed(cluster, 3)
+        started.stop()
     assert source.found == ["0"]
     for deploy in cluster.heard(Deploy):
         assert deploy.time_goes_on

@@ -29,7 +29,7 @@ _MOST: Final = 1 << 20
 _PATIENCE: Final = 5.0
 _CLOSED: Final = 1.5
 """Seconds in which a driver has to be reached again that has closed the connection itself: it ends, or was killed."""
-_IN_ORDER: Final = 2.0
+_IN_ORDER: Final = 1.5
 """Seconds that a process has to end in order after it has lost its driver."""
 
 
