@@ -188,6 +188,34 @@ def test_a_row_that_does_not_fit_is_named_by_file_and_line(
         read_through(source, "bad")
 
 
+@pytest.mark.parametrize(
+    ("ddl", "value", "message"),
+    [
+        (
+            "n bigint, at timestamp",
+            "2026-01-01T04:36:00",
+            r"'at' .* no time zone; .* timestamp_ntz, or pa.timestamp\('us'\)",
+        ),
+        ("n bigint, at timestamp_ntz", "2026-01-01T04:36:00Z", r"'at' .* a time zone; .* pa.timestamp\('us', 'UTC'\)"),
+    ],
+)
+def test_a_time_of_csv_that_has_or_lacks_a_zone_is_refused_with_the_type_to_declare(
+    ddl: str, value: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "bad").write_text(f"unread,n,at\nx,1,{value}\n")
+    with pytest.raises(UnreadableRow, match=f"file bad, line 2: .*column {message}") as raised:
+        read_through(Files(str(tmp_path), "csv", ddl), "bad")
+    assert "assume_timezone" not in str(raised.value)
+
+
+def test_json_lines_take_times_with_and_without_a_zone_as_utc(tmp_path: Path) -> None:
+    times = ["2026-01-01T04:36:00", "2026-01-01T04:36:00Z", "2026-01-01T06:36:00+02:00"]
+    (tmp_path / "good").write_text("".join(f'{{"at": "{time}"}}\n' for time in times))
+    for ddl in ("at timestamp", "at timestamp_ntz"):
+        rows = read_through(Files(str(tmp_path), "jsonl", ddl), "good").rows
+        assert [str(row["at"])[:19] for row in rows] == ["2026-01-01 04:36:00"] * 3
+
+
 GOOD = {"jsonl": [b'{"n": 7}', b' {"n": null, "name": "b"} '], "csv": [b"7,a", b',"b"']}
 BLANK = {"jsonl": b" ", "csv": b"\r"}
 BAD = {

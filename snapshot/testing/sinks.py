@@ -2,8 +2,9 @@
 
 Invariant: a check works under a job of its own, so that it may run against a target that is in use.
 `check_sink(trial)` runs all of `CHECKS`; with pytest, parametrize over `CHECKS` to have one test for each.
-`sink_machine(trial)` is a state machine for hypothesis that lets the real two-phase commit drive the sink through any
-order of cuts, completions, lost answers and crashes. A check that fails raises a `Violation` that names the promise.
+`snapshot.testing.sink_machine.sink_machine(trial)`, which needs hypothesis, is a state machine that lets the real
+two-phase commit drive the sink through any order of cuts, completions, lost answers and crashes. A check that fails
+raises a `Violation` that names the promise.
 """
 
 from __future__ import annotations

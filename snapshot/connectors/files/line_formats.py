@@ -7,8 +7,9 @@ lines are independent of each other, so that they may be parsed in whatever piec
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +29,8 @@ _WHITE = b" \t\r\n"
 _ENDS = b"\r\n"
 _HINTS = (b"\n\n", b"\n\r", b"\n ", b"\n\t")
 """Without any of these there is no blank line."""
+_ZONE: Final = re.compile(r"column #(\d+): .* expected (a|no) zone offset in '(.*?)'", re.DOTALL)
+"""The words of a refused time in CSV: its column, and what the column's type expects of it."""
 
 
 class LineParser:
@@ -122,9 +125,26 @@ def _csv(schema: pa.Schema, header: Sequence[str]) -> Parse:
         if lines.count(b'"') % 2:
             raise pa.ArrowInvalid("a quote is opened and not closed; values must not have line breaks in them")
         reading = csv.ReadOptions(use_threads=False, column_names=list(header), block_size=len(lines) + 1)
-        return _fitted(csv.read_csv(io.BytesIO(lines), reading, parsing, converting), schema)
+        try:
+            table = csv.read_csv(io.BytesIO(lines), reading, parsing, converting)
+        except pa.ArrowInvalid as error:
+            raise pa.ArrowInvalid(_about_zone(str(error), schema, header) or str(error)) from error
+        return _fitted(table, schema)
 
     return parse
+
+
+def _about_zone(error: str, schema: pa.Schema, header: Sequence[str]) -> str:
+    """Say how the column of a refused time should be declared; return nothing if the error is another one."""
+    found = _ZONE.search(error)
+    if found is None:
+        return ""
+    name, type = header[int(found[1])], schema.field(header[int(found[1])]).type
+    if found[2] == "a":
+        there, declared = "no time zone", f"timestamp_ntz, or pa.timestamp({type.unit!r})"
+    else:
+        there, declared = "a time zone", f"timestamp, or pa.timestamp({type.unit!r}, 'UTC')"
+    return f"the column {name!r} is a {type}, and {found[3]!r} has {there}; declare the column as {declared}"
 
 
 def _text(schema: pa.Schema) -> Parse:

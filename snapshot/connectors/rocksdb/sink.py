@@ -179,7 +179,10 @@ class _Writer:
             raise UnwritableRow(f"sink {self._uid}: {error}") from None
         for name in self._sink.keys:
             if rows.batch.column(name).null_count:
-                raise UnwritableRow(f"sink {self._uid}: a row has no {name!r}, which is its key; drop such rows before")
+                raise UnwritableRow(
+                    f"sink {self._uid}: a row has no {name!r}, which is its key; drop null keys before key_by, or, "
+                    "where state has one already, by a filter right before the sink"
+                )
         self._batches.append(rows.batch)
 
     def seal(self) -> Sealed:

@@ -113,7 +113,8 @@ class StagedTableWriter:
         for name in self._key:
             if rows.batch.column(name).null_count:
                 raise UnwritableRow(
-                    f"sink {self._uid}: a row has no {name!r}, which is of its key; drop such rows before"
+                    f"sink {self._uid}: a row has no {name!r}, which is of its key; drop null keys before key_by, or, "
+                    "where state has one already, by a filter right before the sink"
                 )
         self._rows.write(rows)
 
