@@ -100,7 +100,8 @@ earlier one are late. It moves between batches of rows, never within one.""",
         "emit": """emit(row): give a row to the main output: a tuple or list by position, or a mapping by column.""",
         "timer": """timer(at): have `on_timer` called for this key when the watermark has come to `at`, in milliseconds
 since 1970; once, however often it is asked for. A timer for a time that has passed fires with the next watermark; after
-the end of all input there is none. In a stream without event times it is refused.""",
+the end of all input there is none. Rows of the time `at` itself, and late ones, may still come after the call. In
+a stream without event times it is refused.""",
         "delete_timer": """delete_timer(at): take back this key's event timer for this time; there need not be one.""",
         "processing_timer": """processing_timer(at): have `on_timer` called for this key at this processing time, in
 milliseconds since 1970, or as soon as possible after it.""",

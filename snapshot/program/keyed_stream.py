@@ -67,7 +67,7 @@ class KeyedStream:
         """Keep running aggregates of each key: `.aggregate(uid="sums", clicks=Count(), spent=Sum("cents"))`.
 
         `Count`, `Sum`, `Mean`, `Min`, `Max`, `First` and `Last` are in `snapshot`, as is `Aggregation` for one of your
-        own. The types follow from the columns.
+        own. `Sum` and `Mean` take integers and floats; sum money in cents. The types follow from the columns.
 
         Per record, a row with the new values for each row; per batch, one for each key that a batch has rows of; with
         per="end" one for each key when all input has ended: final results of finished input, as of files that do not
@@ -100,7 +100,7 @@ class KeyedStream:
         """Divide the rows of each key by time.
 
         A window stays open for rows that are late by up to `lateness`, and gives its result again for them. Later rows
-        are dropped and counted, or with `late` come out at the side "late".
+        are dropped and counted, or with `late` come out at the side "late", with the columns of this stream.
         """
         return WindowedStream(self.node, self.keys, Windowing(window, milliseconds(lateness, "lateness"), late))
 

@@ -41,8 +41,9 @@ class Files:
     with `on_bad="skip"` lines that do not fit are left out instead (as by PySpark's `DROPMALFORMED`), counted in
     `status().bad_rows`, and the last one is named in a warning now and then.
     Formats: Parquet; JSON lines and CSV (UTF-8, the first line names the columns, an empty value is null, `""` is an
-    empty text, no line breaks in values); text, whose rows are lines. The latter three may be compressed (`.gz`,
-    `.bz2`, `.xz`); then going on in the middle reads up to there first.
+    empty text, no line breaks in values; times have a zone exactly if their column has one); text, whose rows are
+    lines. The latter three may be compressed (`.gz`, `.bz2`, `.xz`); then going on in the middle reads up to there
+    first.
 
     With `grows`, which says how often to look, files that appear later are read as well, and the job does not end. A
     file must appear as a whole, under its final name, by a rename; and stay as it is until the job has finished it.
