@@ -13,6 +13,7 @@ import pyarrow as pa
 
 import recovery
 from snapshot import Stream, ToDriver
+from snapshot.host.flow.pace import FIRST
 from snapshot.host.partition.source_run import NEVER, ReadAhead, SourceRun
 from snapshot.program.source import Batch, Exhausted, Later, Reading, SplitContext
 from statebackend.ids import Attempt, Partition, Uid
@@ -158,3 +159,30 @@ def test_a_source_that_names_splits_by_what_it_finds_is_told_which_the_job_has(t
         run.drain()
         seen += [str(row["row"]) for row in found]
     assert sorted(seen) == ["0", "1", "2"]
+
+
+@dataclass
+class Asked(Scripted):
+    """Notes how many rows it was asked for each time."""
+
+    asked: Queue[int] = field(default_factory=Queue)
+
+    def read(self, most: int) -> Reading:
+        self.asked.put(most)
+        return super().read(most)
+
+
+def test_what_is_read_ahead_is_little_while_it_is_not_known_how_long_rows_take() -> None:
+    reader, woken = Asked(), threading.Semaphore(0)
+    run = SourceRun(Uid("in"), OneSplit(reader), Partition(0), Attempt(1), {}, 16_384, woken.release)
+    run.assign(["one"], last=True)
+    for _ in range(2):
+        assert reader.asked.get(timeout=LIMIT) == FIRST, "more would be under way before the first rows were worked on"
+        reader.readings.put(Batch(rows("a"), 1))
+    assert reader.asked.get(timeout=LIMIT) == FIRST
+    assert woken.acquire(timeout=LIMIT)
+    assert run.read(5_000) is not None
+    reader.readings.put(Batch(rows("a"), 1))
+    assert reader.asked.get(timeout=LIMIT) == 5_000
+    reader.readings.put(Exhausted())
+    run.close()

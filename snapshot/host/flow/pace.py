@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import exp
 from typing import Final
 
-_FIRST: Final = 64
+FIRST: Final = 64
+"""So many rows are worked on at once while nothing is known of how long they take."""
 _FASTER: Final = 4
 """So many times as many rows are tried at most as were last: those that come next may not be as quick."""
 
@@ -49,7 +50,7 @@ class Pace:
         self._seconds = seconds
         self._most = most
         self._of_late = Cost(_PIECES * seconds)
-        self.rows = min(_FIRST, most)
+        self.rows = min(FIRST, most)
         """So many at once: one at least."""
 
     def took(self, rows: int, seconds: float) -> None:

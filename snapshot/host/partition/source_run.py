@@ -20,6 +20,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from snapshot.host.flow.pace import FIRST
 from snapshot.program.source import Batch, Exhausted, Later, Reader, Reading, Source, SplitContext, WrongPosition
 from snapshot.tree.frozen_json import NULL, Json, JsonLike
 from snapshot.tree.manifest import SplitPosition
@@ -130,6 +131,7 @@ class SourceRun:
         self._partition = partition
         self._attempt = attempt
         self._most = most
+        self._asked_for = min(FIRST, most)  # of the rows at once, as it is not known yet how long they take
         self._wake = wake
         self._ends = ends
         self._readers: dict[str, Reader] = {}
@@ -195,12 +197,13 @@ class SourceRun:
 
         Splits take turns. `SourceError` and whatever else a reader raises goes through, with a note on the split.
         """
+        self._asked_for = min(most, self._most)
         for _ in range(len(self._turns)):
             split = self._turns[0]
             self._turns.rotate(-1)
             if split in self._waiting and self._waiting[split] > time():
                 continue
-            batch = self._read(split, most)
+            batch = self._read(split)
             if batch is not None:
                 return split, batch
         return None
@@ -248,15 +251,15 @@ class SourceRun:
         self._positions[split] = position
         if self._source.blocking:
             name = f"{self._uid}: {split}"
-            reader: Reader = ReadAhead(name, lambda: self._source.open(context), self._most, self._wake)
+            reader: Reader = ReadAhead(name, lambda: self._source.open(context), self._asked_for, self._wake)
         else:
             reader = self._source.open(context)
         self._readers[split] = reader
         self._turns.append(split)
 
-    def _read(self, split: str, most: int) -> pa.RecordBatch | None:
+    def _read(self, split: str) -> pa.RecordBatch | None:
         try:
-            reading = self._readers[split].read(min(most, self._most))
+            reading = self._readers[split].read(self._asked_for)
         except BaseException as error:
             error.add_note(f"while reading split {split!r} of {self._uid} from position {self._positions[split]!r}")
             raise
