@@ -127,7 +127,7 @@ def test_a_file_of_several_runs_is_replayed_one_after_the_other() -> None:
         ([*recorded([]), '{"event":7,"instructions":[]}\n'], "is no event of a coordinator"),
         (
             [*recorded([]), '{"event":' + '{"a":' * 5000 + "1" + "}" * 5001 + "\n"],
-            "line 2 is none of a trace: RecursionError",
+            "line 2( is none of a trace: RecursionError|: .* is no event of a coordinator)",  # 3.13 reads it
         ),
     ],
 )
