@@ -44,7 +44,7 @@ ARROW = {"datetime", "pyarrow"}
 WORLD = {
     "asyncio", "concurrent", "fsspec", "multiprocessing", "os", "pathlib", "pyspark", "random", "rocksdict", "s3fs",
     "secrets", "select", "selectors", "shutil", "signal", "socket", "subprocess", "tempfile", "threading", "time",
-    "urllib", "uuid",
+    "urllib", "uuid", "statebackend.means",
 }  # fmt: skip
 """Spark, storage, sockets, threads, clocks, randomness."""
 
@@ -90,7 +90,7 @@ def rooms(sources: Mapping[str, str]) -> dict[str, set[str]]:
 
 
 def worldly(source: str, world: set[str]) -> set[str]:
-    return {name for name in imported(source) if name.partition(".")[0] in world}
+    return {name for name in imported(source) if name in world or name.partition(".")[0] in world}
 
 
 def pure_modules() -> list[Path]:
@@ -105,6 +105,12 @@ def test_imports_point_from_recovery_to_snapshot_to_statebackend() -> None:
         others = {*PACKAGES[PACKAGES.index(package) + 1 :], "tests", "examples", "a relative import"}
         wrong = {name for name in imported(path.read_text()) if name.partition(".")[0] in others}
         assert wrong == set(), f"{module} imports from a package that is above its own"
+
+
+def test_the_means_are_always_named_with_their_module_so_that_a_simulation_can_replace_them() -> None:
+    for path in modules().values():
+        named = {name for name in imported(path.read_text()) if name.startswith("statebackend.means.")}
+        assert named == set(), f"{path.relative_to(ROOT)} imports a name of statebackend.means, not the module"
 
 
 def test_no_two_rooms_import_each_other_whatever_way_round() -> None:
