@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from time import monotonic
 from traceback import print_exception
 from typing import Final
 
@@ -68,6 +67,7 @@ from snapshot.host.protocol.messages import (
 from snapshot.ids import ChannelId, TransactionId
 from snapshot.program.plan import Plan, Stage, ToSink
 from snapshot.program.sink import SinkContext
+from statebackend import means
 from statebackend.backends.unused_memory import give_back_of_thread
 from statebackend.ids import Epoch, Incarnation, Partition, Uid
 from statebackend.snapshots.uploads import Durable, NotDurable
@@ -345,17 +345,17 @@ class PartitionAttempt:
             self._due.cancel()
             self._due = None
         busy = loading = False
-        self._turned_at = monotonic()
+        self._turned_at = means.monotonic()
         most = _SPARING if self._opening else _TURN
         for run in reversed(self._stages):
             self._at = run.uid
             if run.source is not None:
                 run.source.woken()
-            busy = run.work(monotonic() + most, sparing=self._opening) or busy
+            busy = run.work(means.monotonic() + most, sparing=self._opening) or busy
             if run.keyed is not None:
                 self._poll(run, run.keyed)
                 loading = run.keyed.load_more() or loading
-        now = monotonic()
+        now = means.monotonic()
         for run in self._stages:
             if busy and not self._opening:
                 run.flush_if_lingering(now)
@@ -399,7 +399,7 @@ class PartitionAttempt:
         reached(fail_points.ALIGNMENT_BEGUN)
         patience = self._deploy.options.alignment_timeout
         if patience is not None:
-            when = monotonic() + patience / 1000
+            when = means.monotonic() + patience / 1000
             self._environment.loop.call_at(when, lambda: self._lose_patience(stage, epoch))
 
     def _lose_patience(self, stage: StageRun, epoch: Epoch) -> None:
@@ -513,9 +513,9 @@ class PartitionAttempt:
         if self._closed:
             return
         stages = self._tell_figures()
-        for stalled in self._stalls.look(monotonic(), stages, self._epochs.pending(self._markers)):
+        for stalled in self._stalls.look(means.monotonic(), stages, self._epochs.pending(self._markers)):
             self._say(stalled)
-        when = monotonic() + self._deploy.options.status_interval / 1000
+        when = means.monotonic() + self._deploy.options.status_interval / 1000
         self._status = self._environment.loop.call_at(when, self._report_figures)
 
     def _tell_figures(self) -> Mapping[Uid, StageFigures]:

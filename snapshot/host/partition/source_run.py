@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
-from queue import Empty, Full, Queue
-from threading import Event, Thread
-from time import time
+from queue import Empty, Full
 from typing import Final
 
 import pyarrow as pa
@@ -24,6 +22,7 @@ from snapshot.host.flow.pace import FIRST
 from snapshot.program.source import Batch, Exhausted, Later, Reader, Reading, Source, SplitContext, WrongPosition
 from snapshot.tree.frozen_json import NULL, Json, JsonLike
 from snapshot.tree.manifest import SplitPosition
+from statebackend import means
 from statebackend.ids import Attempt, Partition, Uid
 
 _AHEAD: Final = 2
@@ -43,10 +42,10 @@ class ReadAhead:
         self._open = open_reader
         self._most = most
         self._wake = wake
-        self._ready: Queue[Reading | BaseException] = Queue(_AHEAD)
-        self._closed = Event()
+        self._ready: means.Queue[Reading | BaseException] = means.Queue(_AHEAD)
+        self._closed = means.Event()
         self._why = ""  # what the thread waits for, if something is wrong
-        Thread(target=self._run, name=f"reading {name}", daemon=True).start()
+        means.Thread(target=self._run, name=f"reading {name}", daemon=True).start()
 
     def read(self, most: int) -> Reading:
         """Return what was read ahead, `Later` without a time if nothing was; read at most `most` from now on."""
@@ -78,7 +77,7 @@ class ReadAhead:
             reading = reader.read(self._most)
             if isinstance(reading, Later):
                 self._note(reading.why)
-                self._closed.wait(min(max(reading.at - time(), 0.001), 1.0))
+                self._closed.wait(min(max(reading.at - means.wall(), 0.001), 1.0))
                 continue
             self._why = ""
             self._hand_over(reading)
@@ -201,7 +200,7 @@ class SourceRun:
         for _ in range(len(self._turns)):
             split = self._turns[0]
             self._turns.rotate(-1)
-            if split in self._waiting and self._waiting[split] > time():
+            if split in self._waiting and self._waiting[split] > means.wall():
                 continue
             batch = self._read(split)
             if batch is not None:
@@ -221,7 +220,7 @@ class SourceRun:
         if self.ended:
             return 0.0
         overdue = [at for at in self._waiting.values() if at != NEVER]
-        return max(0.0, time() - min(overdue)) if overdue else 0.0
+        return max(0.0, means.wall() - min(overdue)) if overdue else 0.0
 
     @property
     def waits_for(self) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from time import monotonic, time
 from typing import Final, Protocol
 
 from snapshot import fail_points
@@ -36,6 +35,7 @@ from snapshot.operators.operator import Note, Operator, TakingBatches
 from snapshot.operators.rows import Rows, keys_in
 from snapshot.program.plan import Edge, Exchange, Stage, Step
 from snapshot.tree.manifest import SplitPosition
+from statebackend import means
 from statebackend.ids import NO_EPOCH, Attempt, Epoch, Uid
 from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import KeyGroupRange, range_of
@@ -146,7 +146,7 @@ class StageRun:
         report: Callable[[StageRun, StageNews], object],
         wake: Callable[[], None],
         attempt: Attempt,
-        clock: Clock = monotonic,
+        clock: Clock | None = None,
     ) -> None:
         """Take as `clock` the one that tells the time until which the stage is to work."""
         self.stage = stage
@@ -180,7 +180,7 @@ class StageRun:
         self._allowances = Allowances(tuple(self._inputs))
         self._backlog_since: float | None = None
         self._taken_back: dict[ChannelId, int] = {}  # what no sender of this attempt has sent
-        self._clock = clock
+        self._clock: Clock = means.monotonic if clock is None else clock
         self._until = self._interrupt_at = 0.0
         self._unfinished: dict[Epoch, _Unfinished] = {}
         self._coming: Watermark | None = None  # it is announced when all that it makes due has been done
@@ -434,9 +434,9 @@ class StageRun:
         for router in self._routers:
             full = full or router.is_full(self._options.channel_buffer)
         if full and self._blocked_since is None:
-            self._blocked_since = monotonic()
+            self._blocked_since = means.monotonic()
         elif not full and self._blocked_since is not None:
-            self._blocked += monotonic() - self._blocked_since
+            self._blocked += means.monotonic() - self._blocked_since
             self._blocked_since = None
         return full
 
@@ -465,7 +465,7 @@ class StageRun:
 
     def _announce_time(self, *, at_once: bool = False) -> None:
         """Announce the source's watermark if that is due, or `at_once`."""
-        now = monotonic()
+        now = means.monotonic()
         if self._times is None or self.source is None or (now < self._watermark_due and not at_once):
             return
         self._watermark_due = now + _ANNOUNCE
@@ -527,7 +527,7 @@ class StageRun:
         if self.source is not None and self._source_paused_by is None:
             due = min(due, max(0.001, self.source.next_at - _milliseconds() / 1000))
             if self._times is not None:
-                due = min(due, max(0.001, self._watermark_due - monotonic()))
+                due = min(due, max(0.001, self._watermark_due - means.monotonic()))
         return due
 
     # --- what the aligner says ----------------------------------------------------------------------------------------
@@ -642,7 +642,7 @@ class StageRun:
         self._report(self, InFlight(unfinished.cut, frames))
 
     def _cut(self, marker: Marker) -> None:
-        began = monotonic()
+        began = means.monotonic()
         unaligned = marker.mode is MarkerMode.UNALIGNED
         assert unaligned or not self._gathering, "a marker was reached before the rows in front of it were processed"
         overtaken: dict[ChannelId, Sequence[Data]] = {}
@@ -656,7 +656,7 @@ class StageRun:
         watermark = Watermark(LATEST) if self._had_ended else self._announced
         # All partitions have the same, and the first one's counts.
         broadcast = self._operator.broadcast() if self._placement.partition == 0 else None
-        took = monotonic() - began
+        took = means.monotonic() - began
         cut = StageCut(marker.epoch, unaligned, positions, watermark, broadcast, overtaken, took)
         if unaligned:
             left = {
@@ -708,7 +708,7 @@ class StageRun:
 
     def figures(self) -> StageFigures:
         """Return what the stage has done, and where it stands."""
-        blocked = self._blocked + (monotonic() - self._blocked_since if self._blocked_since is not None else 0.0)
+        blocked = self._blocked + (means.monotonic() - self._blocked_since if self._blocked_since is not None else 0.0)
         return StageFigures(
             self._rows_in,
             sum(router.rows_out for router in self._routers),
@@ -779,4 +779,4 @@ def _times(stage: Stage, role: Role) -> SourceTimes | None:
 
 
 def _milliseconds() -> int:
-    return int(time() * 1000)
+    return int(means.wall() * 1000)
