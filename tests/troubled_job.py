@@ -69,7 +69,7 @@ def _say_all_records() -> None:
 
 
 def _say(kind: str, **what: object) -> None:
-    print(json.dumps({"kind": kind, **what}), flush=True)
+    print(json.dumps({"kind": kind, **what}) + "\n", end="", flush=True)  # in one piece, as threads speak at once
 
 
 def _without_privileges() -> None:
