@@ -15,6 +15,7 @@ from snapshot import EOF, PAUSE, BatchProcess, Collection, Stream, ToDriver, Tum
 from snapshot.connectors.memory.collection import Item
 from snapshot.cut.frames import EARLIEST, LATEST, Data, End, Frame, Marker, MarkerMode, Watermark
 from snapshot.host.partition.opening import open_state
+from snapshot.host.partition.stage_clock import process_clock
 from snapshot.host.partition.stage_run import StageRun
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.protocol.messages import Drain, Role
@@ -77,7 +78,9 @@ class Stood:
         stage = Stage(STAGE, tuple(edges), {None: (ToEdge(OUT),)}, operator=operator)
         self._wire, self.reports = Wire(OUT.channel(OWN, OWN)), Reports()
         sending = {self._wire.id: self._wire}
-        self.run = StageRun(stage, placement, None, sending, {}, self.reports, lambda: None, Attempt(1))
+        self.run = StageRun(
+            stage, placement, None, sending, {}, self.reports, lambda: None, Attempt(1), process_clock()
+        )
         self.run.begin()
         self.run.open(self.state)
 
@@ -87,7 +90,7 @@ class Stood:
             self.run.arrived(of.channel(OWN, OWN), frame)
         while self.run.work(FAR):
             pass
-        self.run.flush()
+        self.run.outputs.flush()
         return self._wire.taken()
 
     def cut(self, number: int) -> Watermark | None:
@@ -175,13 +178,13 @@ def source_run(
     stage = Stage(Uid("source"), (), {None: (step,)}, source=Collection(rows, NUMBERS))
     wire, reports = Wire(edge.channel(OWN, OWN)), Reports()
     placement = replace(placement_of(stage.uid, folder), role=role, time_goes_on=time_goes_on)
-    run = StageRun(stage, placement, None, {wire.id: wire}, {}, reports, lambda: None, Attempt(1))
+    run = StageRun(stage, placement, None, {wire.id: wire}, {}, reports, lambda: None, Attempt(1), process_clock())
     run.begin()
     assert run.source is not None
     run.source.assign([] if role.positions else ["0"], last=True)
     while run.work(FAR):
         pass
-    run.flush()
+    run.outputs.flush()
     return run, wire, reports
 
 

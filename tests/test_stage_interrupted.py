@@ -18,6 +18,7 @@ from snapshot.cut.frames import LATEST, Data, End, Frame, Marker, MarkerMode, Wa
 from snapshot.host.net.rows_wire import RowsWire
 from snapshot.host.partition.channel_state import stored
 from snapshot.host.partition.opening import StatePlacement, open_state
+from snapshot.host.partition.stage_clock import StageClock, process_clock
 from snapshot.host.partition.stage_run import StageRun
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
@@ -97,7 +98,15 @@ class Standing:
         epoch = None if before is None else FIRST
         sending = {self.out.id: self.out}
         self.run = StageRun(
-            stage, placement, epoch, sending, {}, self.reports, lambda: None, attempt, clock=lambda: float(Clock.now)
+            stage,
+            placement,
+            epoch,
+            sending,
+            {},
+            self.reports,
+            lambda: None,
+            attempt,
+            StageClock(process_clock().now, lambda: float(Clock.now)),
         )
         self.run.connect(senders)
         self.run.begin()
@@ -116,7 +125,7 @@ class Standing:
     def turn(self) -> bool:
         """One turn, which has time for one call."""
         done = self.run.work(float(Clock.now + 1))
-        self.run.flush()
+        self.run.outputs.flush()
         self._take()
         return done
 

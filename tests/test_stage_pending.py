@@ -13,6 +13,7 @@ import pytest
 from snapshot.cut.frames import LATEST, End, Marker, MarkerMode, Watermark
 from snapshot.host.partition.channel_state import stored
 from snapshot.host.partition.opening import StatePlacement, open_state
+from snapshot.host.partition.stage_clock import process_clock
 from snapshot.host.partition.stage_run import StageRun
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
@@ -77,7 +78,15 @@ class Held:
         self.out = Wire(OUT.channel(OWN, OWN))
         self.reports = Reports()
         self.run = StageRun(
-            stage, placement, FIRST, {self.out.id: self.out}, {}, self.reports, lambda: None, Attempt(2)
+            stage,
+            placement,
+            FIRST,
+            {self.out.id: self.out},
+            {},
+            self.reports,
+            lambda: None,
+            Attempt(2),
+            process_clock(),
         )
         self.valve = Valve()
         self.run.connect({A: self.valve})
@@ -89,7 +98,7 @@ class Held:
     def work(self) -> None:
         while self.run.work(FAR):
             pass
-        self.run.flush()
+        self.run.outputs.flush()
 
 
 @pytest.fixture

@@ -18,7 +18,9 @@ from snapshot.host.net.rows_wire import RowsWire
 from snapshot.host.partition import channel_state
 from snapshot.host.partition.channel_state import Frames, recalled, stored
 from snapshot.host.partition.opening import StatePlacement
-from snapshot.host.partition.stage_run import InFlight, NeedsSplit, StageCut, StageEnded, StageNews, StageRun
+from snapshot.host.partition.stage_clock import process_clock
+from snapshot.host.partition.stage_news import InFlight, NeedsSplit, StageCut, StageEnded, StageNews
+from snapshot.host.partition.stage_run import StageRun
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.protocol.messages import Role
 from snapshot.host.protocol.options import HostOptions
@@ -119,7 +121,9 @@ class Stood:
         self.out = [Wire(OUT.channel(own, Partition(to))) for to in range(PARALLELISM)]
         self.reports = Reports()
         sending = {wire.id: wire for wire in self.out}
-        self.run = StageRun(stage, placement, None, sending, {}, self.reports, lambda: None, Attempt(1))
+        self.run = StageRun(
+            stage, placement, None, sending, {}, self.reports, lambda: None, Attempt(1), process_clock()
+        )
         self.valves = {IN.channel(Partition(sender), own): Valve() for sender in range(PARALLELISM)}
         self.run.connect(self.valves)
         self.run.begin()
@@ -210,12 +214,12 @@ def test_what_was_in_flight_is_processed_again_before_new_input(tmp_path: Path) 
     placement = StatePlacement(Uid("stage"), OWN, 1, 128, role, after.options, before.store, before.files, tmp_path)
     out = Wire(OUT.channel(OWN, OWN))
     stage = Stage(Uid("stage"), (IN,), {None: (ToEdge(OUT),)})
-    run = StageRun(stage, placement, FIRST, {out.id: out}, {}, Reports(), lambda: None, Attempt(2))
+    run = StageRun(stage, placement, FIRST, {out.id: out}, {}, Reports(), lambda: None, Attempt(2), process_clock())
     run.connect({A: Valve()})
     run.begin()
     run.arrived(A, number(3))
     run.work(FAR)
-    run.flush()
+    run.outputs.flush()
     assert out.taken() == [Watermark(5), 1, 2, 3]
 
 
@@ -230,10 +234,12 @@ def test_of_in_flight_data_a_rescaled_stage_processes_only_what_has_its_own_keys
         )
         wires = [Wire(OUT.channel(partition, Partition(to))) for to in range(3)]
         stage = Stage(Uid("stage"), (IN,), {None: (ToEdge(OUT),)})
-        run = StageRun(stage, placement, FIRST, {w.id: w for w in wires}, {}, Reports(), lambda: None, Attempt(2))
+        run = StageRun(
+            stage, placement, FIRST, {w.id: w for w in wires}, {}, Reports(), lambda: None, Attempt(2), process_clock()
+        )
         run.begin()
         run.work(FAR)
-        run.flush()
+        run.outputs.flush()
         mine = [item for wire in wires for item in wire.taken()]
         assert mine
         assert len(mine) < 40
@@ -258,9 +264,9 @@ def test_only_the_first_partition_writes_broadcast_state_into_a_cut(tmp_path: Pa
     said = []
     for own in range(PARALLELISM):
         stood = Stood(tmp_path, own=Partition(own))
-        stood.run._operator = Telling()
+        stood.run.operator.operator = Telling()
         stood.run.triggered(Marker(FIRST, MarkerMode.UNALIGNED), then_pause=False)
-        for channel in stood.run.channels:
+        for channel in stood.run.inputs.channels:
             stood.run.arrived(channel, Marker(FIRST, MarkerMode.UNALIGNED))
         stood.work()
         said.append([cut.broadcast for cut in stood.reports.cuts])
@@ -269,7 +275,7 @@ def test_only_the_first_partition_writes_broadcast_state_into_a_cut(tmp_path: Pa
 
 def test_the_figures_of_a_stage_say_how_many_rows_came_too_late(stood: Stood) -> None:
     assert stood.run.figures().late_rows == 0
-    stood.run._operator = Telling()
+    stood.run.operator.operator = Telling()
     assert stood.run.figures().late_rows == 3
 
 

@@ -13,6 +13,7 @@ from snapshot.connectors.memory.collection import Collection
 from snapshot.cut.frames import Data, End, Watermark
 from snapshot.host.partition.opening import StatePlacement, open_state
 from snapshot.host.partition.source_times import SourceTimes
+from snapshot.host.partition.stage_clock import process_clock
 from snapshot.host.partition.stage_run import StageRun
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
@@ -68,18 +69,18 @@ def test_a_timer_that_is_still_set_when_all_input_has_ended_sends_nothing_behind
     state = open_state(operator, placement, None, StateCache(), lambda: None).state
     stage = Stage(Uid("stage"), (IN,), {None: (ToEdge(OUT),)}, operator=operator)
     wire = Wire(OUT.channel(OWN, OWN))
-    run = StageRun(stage, placement, None, {wire.id: wire}, {}, Reports(), lambda: None, Attempt(1))
+    run = StageRun(stage, placement, None, {wire.id: wire}, {}, Reports(), lambda: None, Attempt(1), process_clock())
     run.begin()
     run.open(state)
     run.work(0)
-    run.flush()
+    run.outputs.flush()
     before = wire.taken()
     run.arrived(IN.channel(OWN, OWN), End())
     while run.work(FAR) and not run.ended:
         pass
     taken = wire.taken()
     worked = run.work(0)
-    run.flush()
+    run.outputs.flush()
     assert before == [1], "it is woken while there is input"
     assert taken[-1] == End()
     assert not worked
@@ -97,12 +98,14 @@ def test_branches_of_one_source_have_their_event_times_from_their_own_columns(tm
     wires = {name: Wire(edge.channel(OWN, OWN)) for name, edge in edges.items()}
     sending: dict[ChannelId, Wire] = {wire.id: wire for wire in wires.values()}
     placement = placement_of(stage.uid, tmp_path)
-    run = StageRun(stage, replace(placement, role=Role()), None, sending, {}, Reports(), lambda: None, Attempt(1))
+    run = StageRun(
+        stage, replace(placement, role=Role()), None, sending, {}, Reports(), lambda: None, Attempt(1), process_clock()
+    )
     run.begin()
     assert run.source is not None
     run.source.assign(["0"], last=True)
     run.work(0)
-    run.flush()
+    run.outputs.flush()
     times: dict[str, list[int]] = {}
     watermarks: dict[str, list[int]] = {}
     for name, wire in wires.items():
@@ -123,12 +126,22 @@ def test_branches_that_declare_their_event_time_alike_do_not_make_rows_of_each_o
     stage = next(stage for stage in program.plan(128).stages if stage.uid == "source")
     wires = [Wire(edge.channel(OWN, OWN)) for edge in stage.edges]
     placement = replace(placement_of(stage.uid, tmp_path), role=Role(), options=HostOptions(batch_rows=1))
-    run = StageRun(stage, placement, None, {wire.id: wire for wire in wires}, {}, Reports(), lambda: None, Attempt(1))
+    run = StageRun(
+        stage,
+        placement,
+        None,
+        {wire.id: wire for wire in wires},
+        {},
+        Reports(),
+        lambda: None,
+        Attempt(1),
+        process_clock(),
+    )
     run.begin()
     assert run.source is not None
     run.source.assign(["0"], last=True)
     run.work(0)
-    run.flush()
+    run.outputs.flush()
     taken = [wire.taken() for wire in wires]
     run.close()
     assert taken == [[60_000, Watermark(0)], [0, Watermark(0)]]

@@ -30,16 +30,11 @@ from snapshot.host.partition.last_words import LastWords
 from snapshot.host.partition.opening import NOTHING, OpenedState, StatePlacement
 from snapshot.host.partition.router import SendingEnd
 from snapshot.host.partition.sink_run import SinkIdentity, SinkNews, SinkRun
+from snapshot.host.partition.stage_clock import process_clock
+from snapshot.host.partition.stage_inputs import ReceivingEnd
+from snapshot.host.partition.stage_news import InFlight, NeedsSplit, StageCut, StageEnded, StageNews
 from snapshot.host.partition.stage_operators import KeyedRun, StillOpening, rows_of_key
-from snapshot.host.partition.stage_run import (
-    InFlight,
-    NeedsSplit,
-    ReceivingEnd,
-    StageCut,
-    StageEnded,
-    StageNews,
-    StageRun,
-)
+from snapshot.host.partition.stage_run import StageRun
 from snapshot.host.partition.stalls import StallWatch
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
@@ -141,9 +136,9 @@ class PartitionAttempt:
             self.close()
             raise
         for run in self._stages:
-            self._stage_of.update(dict.fromkeys(run.channels, run))
+            self._stage_of.update(dict.fromkeys(run.inputs.channels, run))
             if deploy.careful:
-                run.note_calls(environment.words)
+                run.operator.note_calls(environment.words)
 
     # --- making it ----------------------------------------------------------------------------------------------------
 
@@ -154,7 +149,17 @@ class PartitionAttempt:
             for sink in stage.sinks:
                 sinks[sink.uid] = self._sink(sink)
                 made.callback(sinks[sink.uid].close)
-            run = StageRun(stage, placement, self._deploy.epoch, sending, sinks, self._stage_said, self.woken, attempt)
+            run = StageRun(
+                stage,
+                placement,
+                self._deploy.epoch,
+                sending,
+                sinks,
+                self._stage_said,
+                self.woken,
+                attempt,
+                process_clock(),
+            )
             made.pop_all()
         return run
 
@@ -199,7 +204,7 @@ class PartitionAttempt:
     def connect(self, gates: Mapping[ChannelId, ReceivingEnd]) -> None:
         """Take the receiving ends of all channels."""
         for run in self._stages:
-            run.connect({channel: gates[channel] for channel in run.channels})
+            run.connect({channel: gates[channel] for channel in run.inputs.channels})
 
     def begin(self) -> None:
         """Commit what the epoch carries, process what was in flight, then go on; keyed operators when they are open."""
@@ -281,9 +286,9 @@ class PartitionAttempt:
         reached(fail_points.COMPLETE_HEARD)
         self._epochs.completed(epoch)
         for run in self._stages:
-            run.note_nothing()
-            if run.keyed is not None:
-                run.keyed.completed(epoch)
+            run.operator.note_nothing()
+            if run.operator.keyed is not None:
+                run.operator.keyed.completed(epoch)
             for sink in run.sinks.values():
                 sink.completed(epoch)
         if not self._settled:
@@ -297,8 +302,8 @@ class PartitionAttempt:
     def read(self, uid: Uid, key: bytes | None, state: str | None) -> tuple[tuple[str, bytes], ...]:
         """Return the rows of a key as they are now; raise `StillOpening` while the operator's state is being opened."""
         for run in self._stages:
-            if run.uid == uid and run.keyed is not None:
-                return rows_of_key(run.keyed.state, key, state)
+            if run.uid == uid and run.operator.keyed is not None:
+                return rows_of_key(run.operator.keyed.state, key, state)
         raise StillOpening(f"the state of {uid} is still being opened; ask again")
 
     # --- frames and turns ---------------------------------------------------------------------------------------------
@@ -352,15 +357,15 @@ class PartitionAttempt:
             if run.source is not None:
                 run.source.woken()
             busy = run.work(means.monotonic() + most, sparing=self._opening) or busy
-            if run.keyed is not None:
-                self._poll(run, run.keyed)
-                loading = run.keyed.load_more() or loading
+            if run.operator.keyed is not None:
+                self._poll(run, run.operator.keyed)
+                loading = run.operator.keyed.load_more() or loading
         now = means.monotonic()
         for run in self._stages:
             if busy and not self._opening:
-                run.flush_if_lingering(now)
+                run.outputs.flush_if_lingering(now)
             else:
-                run.flush()
+                run.outputs.flush()
         if busy or loading:
             self._poke()
             return
@@ -410,7 +415,7 @@ class PartitionAttempt:
     def _has_cut(self, stage: StageRun, cut: StageCut) -> None:
         """Await from now on what a stage that has cut and its sinks owe to the epoch."""
         owes: dict[Uid, set[Part]] = {uid: set() for uid in stage.stage.uids}
-        if stage.keyed is not None:
+        if stage.operator.keyed is not None:
             owes[stage.uid].add(Part.FILES)
         for uid in stage.sinks:
             owes[uid].add(Part.TRANSACTIONS)
@@ -530,7 +535,7 @@ class PartitionAttempt:
     def _markers(self, uid: Uid, epoch: Epoch) -> str:
         """Return what an operator that has not cut waits for."""
         run = next((run for run in self._stages if uid in run.stage.uids), None)
-        channels = sorted(map(str, run.unreached(epoch))) if run is not None else []
+        channels = sorted(map(str, run.inputs.unreached(epoch))) if run is not None else []
         if not channels:
             return "its cut"
         shown = ", ".join(channels[:_SHOWN]) + (f" and {len(channels) - _SHOWN} more" if len(channels) > _SHOWN else "")

@@ -27,7 +27,7 @@ from snapshot.cut.participant import (
 from snapshot.epochs.transaction_events import Committable
 from snapshot.fail_points import reached
 from snapshot.host.partition.channel_state import Frames, size_of
-from snapshot.host.partition.stage_run import StageCut
+from snapshot.host.partition.stage_news import StageCut
 from snapshot.host.partition.stalls import PendingEpoch
 from snapshot.host.protocol.messages import Acknowledgement, Declining, FromWorker, PartitionCost
 from snapshot.tree.manifest import ChannelState, CommitPayload, SubtaskSnapshot

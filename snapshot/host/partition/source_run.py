@@ -208,11 +208,11 @@ class SourceRun:
         return None
 
     @property
-    def next_at(self) -> float:
-        """Return when reading may give something, in seconds since 1970; `NEVER` if `wake` will tell."""
+    def next_in(self) -> float:
+        """Return in how many seconds reading may give something, 0 or less if it may now; `NEVER` if `wake` tells."""
         if self.ended or not self._turns:
             return NEVER
-        return min(self._waiting.get(split, 0.0) for split in self._turns)
+        return min(self._waiting.get(split, 0.0) for split in self._turns) - means.wall()
 
     @property
     def lag(self) -> float:

@@ -66,8 +66,9 @@ class KeyedRun:
         placement: StatePlacement,
         state: KeyedState,
         emit: Emit,
+        clock: Callable[[], int],
         overdue: Callable[[], bool],
-        note: Callable[[], Note | None] = lambda: None,
+        note: Callable[[], Note | None],
     ) -> None:
         self.state = state
         restored = going_on(placement.role.watermark)
@@ -80,8 +81,9 @@ class KeyedRun:
             emit,
             EARLIEST if restored is None else restored.timestamp,
             placement.role.broadcast,
-            overdue=overdue,
-            note=note,
+            clock,
+            note,
+            overdue,
         )
         self.operator: Operator = operator.open(context)
 

@@ -1,0 +1,30 @@
+"""The clocks of a stage: processing time, and the time that work takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from statebackend import means
+
+
+@dataclass(frozen=True, slots=True)
+class StageClock:
+    """All that a stage, its operator and its source know of time."""
+
+    now: Callable[[], int]
+    """Returns the processing time, in milliseconds since 1970; it never goes back."""
+    monotonic: Callable[[], float]
+    """Returns a time in seconds that says how long work has taken."""
+
+
+def process_clock() -> StageClock:
+    """Return the clocks of this process, which go on while a stage works."""
+    latest = 0
+
+    def now() -> int:
+        nonlocal latest
+        latest = max(latest, means.wall_ns() // 1_000_000)
+        return latest
+
+    return StageClock(now, means.monotonic)

@@ -1,0 +1,300 @@
+"""The inputs of a stage: the marker rule, rows on their way to the operator, event time, and what senders may send.
+
+Invariant: what is in front of a marker is handed on before the aligner hears that the marker was reached, unless the
+marker overtakes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from snapshot import fail_points
+from snapshot.cut import aligner as align
+from snapshot.cut.frames import Data, Frame, Watermark
+from snapshot.cut.watermarks import Watermarks, going_on
+from snapshot.fail_points import reached
+from snapshot.host.flow.allowances import Allowance, Allowances
+from snapshot.host.flow.gathering import RowGatherer
+from snapshot.host.net.rows_wire import RowsWire
+from snapshot.host.partition.channel_state import recalled
+from snapshot.host.partition.opening import StatePlacement
+from snapshot.host.partition.stage_clock import StageClock
+from snapshot.ids import ChannelId
+from snapshot.operators.rows import Rows, keys_in
+from snapshot.program.plan import Edge, Exchange
+from statebackend.ids import NO_EPOCH, Epoch, Uid
+from statebackend.keygroups import KeyGroupRange, range_of
+from statebackend.keys.columns import key_column
+from statebackend.keys.types import KeyType
+
+_PROCEED: Final = align.Proceed()
+_FOR_MARKERS: Final = 4
+"""So many times the input's buffer may be queued while a marker that overtakes is awaited."""
+
+
+class ReceivingEnd(Protocol):
+    """The receiving end of a channel, as far as a stage governs it."""
+
+    def pause(self) -> None:
+        """Do not read from the channel."""
+
+    def resume(self) -> None:
+        """Read from the channel again."""
+
+    def allow(self, allowance: Allowance) -> None:
+        """Allow the sender this much."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Input:
+    """An edge that ends in a stage; `key_type` with the partition's groups if it is keyed."""
+
+    edge: Edge
+    key_type: KeyType | None
+    groups: KeyGroupRange
+
+    @property
+    def port_of(self) -> tuple[Uid, int]:
+        """Return the edge's source and port, which tell the stage's edges apart."""
+        return self.edge.source, self.edge.port
+
+
+class StageInputs:
+    """The channels that end in a stage, in one attempt that starts from `epoch`.
+
+    `take` is given rows of an input, and says how many of the first ones it took. The caller owes `connect`, then
+    `opening` or `take_back`, and carries out the instructions that `arrived`, `proceed` and `told` return: in their
+    order, rows by `gather`, before the next call.
+    """
+
+    def __init__(
+        self,
+        edges: Sequence[Edge],
+        placement: StatePlacement,
+        epoch: Epoch | None,
+        take: Callable[[Input, Rows], int],
+        clock: StageClock,
+    ) -> None:
+        self._placement = placement
+        self._most = placement.options.input_buffer
+        self._clock = clock
+        self._inputs = _inputs(edges, placement)
+        self._wires = {place.port_of: RowsWire(place.edge.schema, place.edge.timed) for place in self._inputs.values()}
+        ordered = [channel for channel, place in self._inputs.items() if place.edge.ordered]
+        restored = epoch if epoch is not None else NO_EPOCH
+        self._aligner = align.Aligner(tuple(self._inputs), ordered=ordered, restored=restored)
+        # An input without event time, such as a control stream, says nothing of it, and holds nobody back.
+        self._timed = frozenset(channel for channel, place in self._inputs.items() if place.edge.timed)
+        self._watermarks = Watermarks(self._timed, going_on(placement.role.watermark))
+        self._gathering = RowGatherer[Input](take, placement.options.batch_rows, self._taken)
+        self._gates: dict[ChannelId, ReceivingEnd] = {}
+        self._paused: set[ChannelId] = set()
+        self._allowances = Allowances(tuple(self._inputs))
+        self._backlog_since: float | None = None
+        self._taken_back: dict[ChannelId, int] = {}  # what no sender of this attempt has sent
+
+    @property
+    def channels(self) -> tuple[ChannelId, ...]:
+        """Return the channels that end here."""
+        return tuple(self._inputs)
+
+    @property
+    def any_timed(self) -> bool:
+        """True if an input has event time."""
+        return bool(self._timed)
+
+    @property
+    def all_timed(self) -> bool:
+        """True if every input has event time."""
+        return len(self._timed) == len(self._inputs)
+
+    def of(self, channel: ChannelId) -> Input:
+        """Return the input that a channel is of."""
+        return self._inputs[channel]
+
+    # --- beginning ------------------------------------------------------------------------------------------------
+
+    def connect(self, gates: Mapping[ChannelId, ReceivingEnd]) -> None:
+        """Take the receiving ends of the channels."""
+        self._gates.update(gates)
+
+    def opening(self) -> None:
+        """Let senders go on while the stage's state is awaited."""
+        self._allowances.opening(self._placement.window)
+        self._allow()
+
+    def take_back(self) -> None:
+        """Take what was in flight before any new input."""
+        for state in self._placement.role.channels:
+            channel = self._channel_for(state.channel)
+            place = self._inputs[channel]
+            for frame in recalled(state, self._placement.files):
+                rows = self._own(place, self._wires[place.port_of].decode(frame))
+                self._gathering.add(place, channel, rows)
+                self._taken_back[channel] = self._taken_back.get(channel, 0) + len(rows)
+        reached(fail_points.IN_FLIGHT_TAKEN_BACK)
+
+    def _own(self, place: Input, rows: Rows) -> Rows:
+        """Return the rows whose keys are this partition's; after a rescale others come as well."""
+        if place.key_type is None:
+            return rows
+        groups = key_column(keys_in(rows.batch, place.edge.keys), place.key_type).groups(
+            self._placement.max_parallelism
+        )
+        return rows.where((groups >= place.groups.first) & (groups < place.groups.end))
+
+    def _channel_for(self, channel: ChannelId) -> ChannelId:
+        """Return this channel; if it is of another parallelism, another one of the same input."""
+        if channel in self._inputs:
+            return channel
+        return next(own for own, place in self._inputs.items() if place.port_of == (channel.source, channel.port))
+
+    # --- what comes, and in which order it is taken ---------------------------------------------------------------
+
+    def arrived(self, channel: ChannelId, frame: Frame) -> Sequence[align.AlignerInstruction]:
+        """Take a frame that has come in on a channel."""
+        if self._backlog_since is None:
+            self._backlog_since = self._clock.monotonic()
+        return self._aligner.handle(align.Arrived(channel, frame))
+
+    def told(
+        self, event: align.Triggered | align.AlignmentTimedOut | align.Aborted
+    ) -> Sequence[align.AlignerInstruction]:
+        """Take what the coordinator or the clock says of an epoch."""
+        return self._aligner.handle(event)
+
+    def proceed(self) -> Sequence[align.AlignerInstruction]:
+        """Go on to the next frame."""
+        return self._aligner.handle(_PROCEED)
+
+    @property
+    def idle(self) -> bool:
+        """True if `proceed` would do nothing now."""
+        return self._aligner.idle
+
+    @property
+    def aligning(self) -> bool:
+        """True if a marker is here of an epoch that cannot be cut yet."""
+        return self._aligner.aligning
+
+    def unreached(self, epoch: Epoch) -> Collection[ChannelId]:
+        """Return the channels whose marker is awaited, if the epoch is not cut yet."""
+        return self._aligner.unreached(epoch)
+
+    # --- rows -----------------------------------------------------------------------------------------------------
+
+    def gather(self, channel: ChannelId, frame: Data) -> None:
+        """Process the frame with what waits behind it, before anything else that comes behind it."""
+        place, payload = self._inputs[channel], frame.payload
+        rows = payload if isinstance(payload, Rows) else self._wires[place.port_of].decode(frame)
+        self._gathering.add(place, channel, rows)
+
+    @property
+    def gathered(self) -> bool:
+        """True if rows wait to be handed on."""
+        return bool(self._gathering)
+
+    @property
+    def are_to_be_handed_on(self) -> bool:
+        """True if rows wait that are enough, or that no other rows can join."""
+        return bool(self._gathering) and (self._gathering.is_enough or not isinstance(self._aligner.next, Data))
+
+    def hand_on(self, most: int) -> None:
+        """Hand on a batch of so many rows at most."""
+        self._gathering.hand_on(most)
+
+    def left(self) -> dict[ChannelId, list[Data]]:
+        """Return the rows that wait to be handed on, by channel."""
+        return {channel: [Data(rows, rows.size) for rows in some] for channel, some in self._gathering.left().items()}
+
+    def encoded(self, channel: ChannelId, rows: Rows) -> Data | None:
+        """Encode rows of a channel; None if it does not end here. Any thread may ask."""
+        place = self._inputs.get(channel)
+        return None if place is None else self._wires[place.port_of].encode(rows)
+
+    # --- event time -----------------------------------------------------------------------------------------------
+
+    def heard(self, channel: ChannelId, watermark: Watermark) -> Watermark | None:
+        """Return the event time that holds after a watermark on a channel; None if it is that of before."""
+        return self._watermarks.advance(channel, watermark) if channel in self._timed else None
+
+    def ended(self, channel: ChannelId) -> Watermark | None:
+        """Return the event time that holds after the end of a channel; None if it is that of before."""
+        if channel not in self._timed:
+            return None
+        return self._watermarks.rest(channel) if self._placement.time_goes_on else self._watermarks.end(channel)
+
+    # --- what senders may send ------------------------------------------------------------------------------------
+
+    def govern(self) -> None:
+        """Read no more from channels that an alignment holds back, and from none while too much is queued.
+
+        A marker that overtakes would wait behind what is not read, so where one is awaited several times as much may
+        be queued. If all that is queued is held back, only what is read from the other channels can ever release it.
+        """
+        held, awaited, read_on = self._aligner.held_back, self._aligner.awaited, self._aligner.idle
+        queued = self._aligner.queued_bytes
+        for channel, gate in self._gates.items():
+            paused = channel in self._paused
+            most = self._most * (_FOR_MARKERS if channel in awaited else 1)
+            wanted = channel not in held and (read_on or queued < (most // 2 if paused else most))
+            if wanted and paused:
+                self._paused.discard(channel)
+                gate.resume()
+            elif not wanted and not paused:
+                self._paused.add(channel)
+                gate.pause()
+
+    def account(self, *, busy: bool) -> None:
+        """Note how long the rows that came took, and tell the senders what they may send; `busy` if more is to do."""
+        if self._backlog_since is not None:
+            now = self._clock.monotonic()
+            self._allowances.worked(now - self._backlog_since)
+            is_done = self._aligner.idle and not self._gathering and not busy
+            self._backlog_since = None if is_done else now
+            self._allow()
+
+    def _allow(self) -> None:
+        for channel, allowance in self._allowances.news().items():
+            gate = self._gates.get(channel)
+            if gate is not None:
+                gate.allow(allowance)
+
+    def _taken(self, channel: ChannelId, rows: int) -> None:
+        back = min(rows, self._taken_back.get(channel, 0))
+        if back:
+            self._taken_back[channel] -= back
+        self._allowances.processed(channel, rows - back)
+
+    # --- figures --------------------------------------------------------------------------------------------------
+
+    @property
+    def queued_bytes(self) -> int:
+        """Return how many bytes have come and were not processed yet."""
+        return self._aligner.queued_bytes + self._gathering.bytes
+
+    @property
+    def held_back(self) -> int:
+        """Return how many channels an alignment holds back."""
+        return len(self._aligner.held_back)
+
+    @property
+    def window(self) -> int:
+        """Return how many rows each sender may have under way; 0 while the stage's pace is not known."""
+        return self._allowances.window
+
+
+def _inputs(edges: Sequence[Edge], placement: StatePlacement) -> dict[ChannelId, Input]:
+    groups = range_of(placement.partition, placement.parallelism, placement.max_parallelism)
+    inputs: dict[ChannelId, Input] = {}
+    for edge in edges:
+        declared = tuple(edge.schema.field(name).type for name in edge.keys)
+        key_type = None
+        if edge.exchange is Exchange.KEYED:
+            key_type = KeyType.of(declared[0] if len(declared) == 1 else declared)
+        place = Input(edge, key_type, groups)
+        for sender in edge.senders(placement.partition, placement.parallelism):
+            inputs[edge.channel(sender, placement.partition)] = place
+    return inputs
