@@ -6,6 +6,7 @@ import datetime as dt
 import json
 from decimal import Decimal
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from statebackend.keygroups import key_group_of
 from statebackend.keys import hashing as key_hash
-from statebackend.keys.columns import KeyColumn, canonical_column, decode_keys, key_column
+from statebackend.keys.columns import KeyColumn, canonical_column, canonical_order, decode_keys, key_column
 from statebackend.keys.structs import StructKey
 from statebackend.keys.types import BrokenKey, KeyType, WrongKeyType
 from tests.key_strategies import FORMS, array_of, key_types, keys_of
@@ -352,3 +353,17 @@ def test_bytes_of_another_width_are_noticed() -> None:
         canonical_column([bytes(8), bytes(7)], KeyType.of(int))
     with pytest.raises(BrokenKey, match="int64"):
         decode_keys(canonical_column([b"abc"], KeyType.of(str)), KeyType.of(int))
+
+
+@given(st.lists(st.none() | st.binary(max_size=3), unique=True), st.randoms(use_true_random=False))
+def test_the_canonical_order_of_keys_is_by_hash_and_then_by_bytes_however_they_came(
+    keys: list[bytes | None], chance: Random
+) -> None:
+    hashes = {key: chance.choice([0, 1, 2**32, 2**48 + 7, 2**64 - 1]) for key in keys}
+    expected = sorted(keys, key=lambda key: (hashes[key], key is not None, key or b""))
+    for _ in range(2):
+        chance.shuffle(keys)
+        order = canonical_order(
+            np.array([hashes[key] for key in keys], dtype=np.uint64), lambda places: [keys[at] for at in places]
+        )
+        assert [keys[at] for at in order] == expected

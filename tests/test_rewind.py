@@ -351,7 +351,7 @@ def test_a_namespace_that_was_dropped_comes_back_and_what_was_put_into_it_since_
     table_of(state).drop(b"window")
     assert state.rewind(epoch(1), files, place.again)
     assert totals(state, b"window") == dict.fromkeys(KEYS[:5], 1)
-    assert table_of(state).namespaces() == {b"window"}
+    assert table_of(state).namespaces() == (b"window",)
     add(state, KEYS[:1], 1, b"window")
     assert totals(place.opened(snapshot(state, 4), operator=SUMS), b"window") == {
         **dict.fromkeys(KEYS[:5], 1),

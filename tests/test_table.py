@@ -340,14 +340,24 @@ class TableMachine(RuleBasedStateMachine):
         found: list[tuple[Key, dict[str, object]]] = []
         for one in self.tables:
             read = one.keys_and_results(namespace, self.time())
+            assert canonical(read.keys)
+            assert canonical(one.accumulators(namespace).keys)
             found += zip(decode_keys(read.keys, TEXT).to_pylist(), read.results.to_pylist(), strict=True)
         alive = [key for of, key in self.model if of == namespace and self.live(of, key) is not None]
         assert sorted(found, key=repr) == sorted(((key, self.expected(namespace, key)) for key in alive), key=repr)
 
     @rule()
     def read_namespaces(self) -> None:
+        for one in self.tables:
+            assert list(one.namespaces()) == sorted(one.namespaces())
         found = set().union(*(one.namespaces() for one in self.tables))
         assert {namespace for namespace, key in self.model if self.live(namespace, key) is not None} <= found
+
+
+def canonical(keys: KeyColumn) -> bool:
+    """True if the keys ascend by hash, and then by bytes with null first."""
+    order = [(int(of), key is not None, key or b"") for of, key in zip(keys.hashes, keys.keys(), strict=True)]
+    return order == sorted(order)
 
 
 def consolidated(written: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
@@ -461,7 +471,7 @@ def test_a_window_that_came_and_went_between_two_cuts_leaves_nothing() -> None:
     one.update(column(["a", "b"]), values(1, 2), b"window")
     one.drop(b"window")
     assert one.freeze(1).blocks() == []
-    assert one.namespaces() == set()
+    assert one.namespaces() == ()
 
 
 def test_a_window_that_is_done_is_persisted_as_one_small_block_for_each_group_that_it_had_keys_of() -> None:

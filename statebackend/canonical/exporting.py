@@ -159,7 +159,7 @@ class StateExport:
     def _of_table(self) -> Iterator[pa.RecordBatch]:
         table = self._source.tables.get(self._spec.name)
         if table is not None:
-            for namespace in sorted(table.namespaces()):
+            for namespace in table.namespaces():
                 accumulated = table.accumulators(namespace)
                 yield from self._keys_of(namespace, arrow_keys(accumulated.keys), accumulated.columns)
             return

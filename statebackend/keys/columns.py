@@ -5,7 +5,7 @@ Invariant: two keys of one declared type are equal exactly if their canonical by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +48,10 @@ class KeyColumn:
             return None
         return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
 
+    def keys(self) -> list[bytes | None]:
+        """Return the canonical bytes of all keys, None for the null key."""
+        return [self.key(index) for index in range(len(self))]
+
 
 def key_column(array: pa.Array | pa.ChunkedArray, key_type: KeyType) -> KeyColumn:
     """Return the keys in a column of Arrow, each as `key_type.encode` and `key_type.hash` have it.
@@ -74,6 +78,38 @@ def canonical_column(keys: Sequence[bytes | None], key_type: KeyType) -> KeyColu
     np.cumsum(lengths, out=offsets[1:])
     data = b"".join([key for key in keys if key is not None])
     return _hashed(of_lengths(np.frombuffer(data, dtype=np.uint8), offsets, nulls), key_type)
+
+
+def canonical_order(
+    hashes: NDArray[np.uint64], bytes_at: Callable[[NDArray[np.int64]], Sequence[bytes | None]]
+) -> NDArray[np.int64]:
+    """Return the places of different keys by their hashes and, where these are equal, by their bytes; null comes first.
+
+    `bytes_at` gives the canonical bytes at places. The order follows from the keys alone, not from how they came here.
+    """
+    # numpy sorts 16 bits by counting: twice that is quicker than comparing all 64.
+    order = np.argsort((hashes >> np.uint64(32)).astype(np.uint16), kind="stable")
+    order = order[np.argsort((hashes >> np.uint64(48)).astype(np.uint16)[order], kind="stable")]
+    tied = _tied(hashes[order] >> np.uint64(32))
+    if len(tied):
+        some = order[tied]
+        order[tied] = some[np.argsort(hashes[some])]
+        tied = tied[_tied(hashes[order[tied]])]
+    if len(tied):
+        some = order[tied]
+        keys = zip(hashes[some].tolist(), bytes_at(some), strict=True)
+        ranks = [(of, key is not None, key or b"") for of, key in keys]
+        order[tied] = some[sorted(range(len(some)), key=ranks.__getitem__)]
+    return order
+
+
+def _tied(values: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return the places of ascending values that are equal to one beside them."""
+    same = values[1:] == values[:-1]
+    tied = np.zeros(len(values), dtype=np.bool_)
+    tied[1:] |= same
+    tied[:-1] |= same
+    return np.flatnonzero(tied)
 
 
 def decode_keys(keys: KeyColumn, key_type: KeyType) -> pa.Array:

@@ -119,7 +119,7 @@ class Evictor:
         self, namespace: bytes, space: TableSpace, slots: Slots
     ) -> Iterator[tuple[KeyColumn, Mapping[str, Column]]]:
         """Yield what `ColdKeys` has to take of keys that leave memory, by parts, as all would need much of it."""
-        slots = space.by_hash(slots)
+        slots = space.in_order(slots)
         most = max(_LEAVING_AT_ONCE, self._budget.max_slots // _LEAVING_PART)
         for first in range(0, len(slots), most):
             some = slots[first : first + most]

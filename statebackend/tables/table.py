@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from statebackend.backends.scratch_file import NewFile, ScratchFile
 from statebackend.keygroups import KeyGroupRange
-from statebackend.keys.columns import KeyColumn
+from statebackend.keys.columns import KeyColumn, canonical_order
 from statebackend.keys.types import KeyType
 from statebackend.tables.disk.cold_keys import ColdKeys
 from statebackend.tables.evictor import Evictor
-from statebackend.tables.format.blocks import arrow_keys, hashed, joined
+from statebackend.tables.format.blocks import arrow_keys, hashed, joined, with_hashes
 from statebackend.tables.format.stored_blocks import Entries
 from statebackend.tables.loader import Loader
 from statebackend.tables.memory.budget import Budget
@@ -188,34 +188,53 @@ class Table:
 
     # --- by namespace -------------------------------------------------------------------------------------------------
 
-    def namespaces(self) -> set[bytes]:
-        """Return the namespaces that have keys; of those not in memory as a whole, some may have none any more."""
+    def namespaces(self) -> tuple[bytes, ...]:
+        """Return the namespaces that have keys, sorted.
+
+        Of those not in memory as a whole, some may have none any more: let no result depend on these.
+        """
         ahead = self._loader.namespaces_ahead()
-        return self._spaces.namespaces() | ahead | self._cold.namespaces()
+        return tuple(sorted(self._spaces.namespaces() | ahead | self._cold.namespaces()))
 
     def keys_and_results(self, namespace: bytes = b"", now: int | None = None) -> KeyedResults:
-        """Return all keys of a namespace and their results, in no particular order."""
+        """Return all keys of a namespace and their results, by the keys' hashes, and by bytes where these are equal.
+
+        The order follows from the keys alone: a table that lived gives the same as one that was restored.
+        """
         self._loader.load_all()
         space = self._spaces.known(namespace)
-        slots = self.spec.unexpired(space.columns, space.slots(), now)
+        slots = space.in_order(self.spec.unexpired(space.columns, space.slots(), now))
         keys, results = space.keys_at(slots), self.spec.results(space.columns, slots)
         cold = self._only_cold(namespace, space)
         rows = self.spec.unexpired(cold.columns, np.arange(len(cold.keys)), now)
         if not len(rows):
             return KeyedResults(keys, results)
-        both = joined([arrow_keys(keys), arrow_keys(cold.keys).take(pa.array(rows))])
+        both, order = self._merged(keys, arrow_keys(cold.keys).take(pa.array(rows)))
         results = pa.concat_batches([results, self.spec.results(cold.columns, rows)])
-        return KeyedResults(hashed(both, self._layout.key_type), results)
+        return KeyedResults(both, results.take(pa.array(order)))
 
     def accumulators(self, namespace: bytes = b"") -> Accumulated:
-        """Return all keys of a namespace and what is kept of each, expired ones included, in no particular order."""
+        """Return all keys of a namespace and what is kept of each, in the order of `keys_and_results`.
+
+        Expired keys are among them until they are forgotten, as when memory is full: let no result depend on these.
+        """
         self._loader.load_all()
         space = self._spaces.known(namespace)
-        slots = space.slots()
+        slots = space.in_order(space.slots())
+        keys = space.keys_at(slots)
         cold = self._only_cold(namespace, space)
-        keys = joined([arrow_keys(space.keys_at(slots)), arrow_keys(cold.keys)])
+        if not len(cold.keys):
+            return Accumulated(keys, {name: column[slots] for name, column in space.columns.items()})
+        both, order = self._merged(keys, arrow_keys(cold.keys))
         columns = {name: np.concatenate((space.columns[name][slots], cold.columns[name])) for name in space.columns}
-        return Accumulated(hashed(keys, self._layout.key_type), columns)
+        return Accumulated(both, {name: column[order] for name, column in columns.items()})
+
+    def _merged(self, keys: KeyColumn, others: pa.Array) -> tuple[KeyColumn, Slots]:
+        """Return all keys in the canonical order, and at which place each was, the others counted behind the keys."""
+        both = joined([arrow_keys(keys), others])
+        unsorted = hashed(both, self._layout.key_type)
+        order = canonical_order(unsorted.hashes, lambda places: both.take(pa.array(places)).to_pylist())
+        return with_hashes(both.take(pa.array(order)), unsorted.hashes[order]), order
 
     def _only_cold(self, namespace: bytes, space: TableSpace) -> Accumulated:
         """Return the keys that are on the disk and not in memory, and their accumulators."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 from statebackend.ids import KeyGroup
 from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import key_group_of
-from statebackend.keys.columns import KeyColumn, decode_keys
+from statebackend.keys.columns import KeyColumn, canonical_order, decode_keys
 from statebackend.keys.types import KeyType
 from statebackend.states.aggregates import AggregateTable
 from statebackend.states.codecs import Pickled
@@ -437,6 +437,9 @@ class Columns(Subject):
         """Read by key, and all of the namespace at once, which has to say the same."""
         table: Table = state[self.name]
         listed = table.keys_and_results(namespace, now=clock)
+        order = canonical_order(listed.keys.hashes, lambda places: [listed.keys.key(at) for at in places])
+        if order.tolist() != list(range(len(order))):
+            raise AssertionError(f"{self.name} in {namespace!r} does not list its keys in the canonical order")
         names = decode_keys(listed.keys, state.key_type).to_pylist()
         everything = dict(zip(names, listed.results.to_pylist(), strict=True))
         by_key = table.read(_column(state, keys), namespace, now=clock).to_pylist()

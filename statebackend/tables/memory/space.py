@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from statebackend.keys.columns import KeyColumn
+from statebackend.keys.columns import KeyColumn, canonical_order
 from statebackend.tables.format.blocks import Block, arrow_keys
 from statebackend.tables.memory.before_images import Images
 from statebackend.tables.memory.frozen import Changed, Deleted, FrozenSpace
@@ -220,9 +220,10 @@ class TableSpace:
         """Return the keys at these slots."""
         return self._index.keys_at(slots)
 
-    def by_hash(self, slots: Slots) -> Slots:
-        """Return these slots in the order of their keys' hashes."""
-        return slots[np.argsort(self._index.hashes[slots])]
+    def in_order(self, slots: Slots) -> Slots:
+        """Return these slots in the canonical order of their keys. See `canonical_order`."""
+        hashes = self._index.hashes[slots]
+        return slots[canonical_order(hashes, lambda places: self._index.keys_at(slots[places]).keys())]
 
     def touched(self, slots: Slots) -> NDArray[np.int64]:
         """Return when these keys were first touched in the epoch of their last use: small is long ago."""
