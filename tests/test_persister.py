@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from secrets import token_hex
@@ -34,6 +33,7 @@ from statebackend.states.aggregates import AggregateTable
 from statebackend.states.declarations import ValueState
 from statebackend.tables.values.aggregations import Count
 from statebackend.testing.faulty_store import Fault, FaultyStore
+from statebackend.thread_pool import ThreadPool
 
 ROWS = Operator("shop", str, {"count": ValueState(int, default=0)}, max_parallelism=8)
 TABLE = Operator("shop", str, {"table": AggregateTable(rows=Count())}, max_parallelism=8)
@@ -247,12 +247,12 @@ def test_closing_waits_for_the_slice_that_is_being_rewritten_and_for_no_other(
     rewriting: Callable[[], KeyedState], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closing, slices = Event(), list[None]()
-    shutdown = ThreadPoolExecutor.shutdown
+    close = ThreadPool.close
 
-    def begin_shutdown(pool: ThreadPoolExecutor, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        shutdown(pool, wait=False, cancel_futures=cancel_futures)
+    def begin_close(pool: ThreadPool, *, drop: bool = False, wait: bool = False) -> None:
+        close(pool, drop=drop)
         closing.set()
-        shutdown(pool, wait=wait)
+        close(pool, wait=wait)
 
     def base() -> None:
         slices.append(None)
@@ -261,7 +261,7 @@ def test_closing_waits_for_the_slice_that_is_being_rewritten_and_for_no_other(
     with fail_points.at(fail_points.BASE_LINKED, base):
         state = rewriting()
         polled_until(state, lambda: bool(slices))
-        monkeypatch.setattr(ThreadPoolExecutor, "shutdown", begin_shutdown)
+        monkeypatch.setattr(ThreadPool, "close", begin_close)
         state.close(leave_uploads=True)
     assert len(slices) == 1
 

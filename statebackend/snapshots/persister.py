@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import Lock
+from queue import Empty
 
 from statebackend import entries as naming
-from statebackend import fail_points
+from statebackend import fail_points, means
 from statebackend.backends.backend import Backend, BackendError, LocalDiskError
 from statebackend.backends.unused_memory import give_back
 from statebackend.errors import StoreError
@@ -33,6 +32,7 @@ from statebackend.snapshots.state_files import NotLinked, StateFiles
 from statebackend.snapshots.transfer import UPLOADS_AT_ONCE, Upload, upload_all
 from statebackend.snapshots.uploads import Durable, Emptied, Merged, NotDurable, Persisted, Uploads
 from statebackend.stores.store import BlobStore
+from statebackend.thread_pool import PoolClosed, ThreadPool
 
 
 class EpochOrder(StoreError, ValueError):
@@ -100,7 +100,7 @@ class _Attempt:
     began: Epoch
     """The newest epoch of which it has begun with files: a backend that lacks that has nothing to replace them with."""
     planner: Planner
-    uploaders: ThreadPoolExecutor
+    uploaders: ThreadPool
 
 
 @dataclass(slots=True, eq=False)
@@ -184,15 +184,15 @@ class Persister:
         self._rewrite_due: Epoch | None = None
         self._uploaded_bytes = self._bases = self._merges = 0
         self._trouble: str | None = None
-        self._counting = Lock()
-        self._results: SimpleQueue[_Said] = SimpleQueue()
-        self._disk = ThreadPoolExecutor(1, "epochcut-disk")
+        self._counting = means.Lock()
+        self._results: means.SimpleQueue[_Said] = means.SimpleQueue()
+        self._disk = ThreadPool(1, "epochcut-disk")
         self._attempt = self._new_attempt(restored)
         self._ingestion = Ingestion(backend, files, restored.range, self._attempt.began)
 
     def _new_attempt(self, files: FileSet) -> _Attempt:
         began = max((file.epoch for file in files.files), default=NO_EPOCH)
-        return _Attempt(began, Planner(self._policy, began), ThreadPoolExecutor(UPLOADS_AT_ONCE, "epochcut-upload"))
+        return _Attempt(began, Planner(self._policy, began), ThreadPool(UPLOADS_AT_ONCE, "epochcut-upload"))
 
     @property
     def files(self) -> FileSet:
@@ -222,7 +222,7 @@ class Persister:
             if delta.written:
                 self._begin_upload(self._attempt, due.epoch, delta.files)
             else:
-                self._disk.submit(self._write, self._attempt, due.epoch, delta.frozen)
+                self._disk.submit(partial(self._write, self._attempt, due.epoch, delta.frozen))
 
     def poll(self, timeout: float = 0) -> list[Durable | NotDurable]:
         """Return what became of epochs since the last call.
@@ -248,7 +248,7 @@ class Persister:
         pinned = self._uploads.pinned() | self._not_in_a_set()
         gone = self._heard_of - pinned
         self._heard_of -= gone
-        self._disk.submit(self._forget, gone)
+        self._disk.submit(partial(self._forget, gone))
 
     def take_early(self) -> None:
         """Bring what was written into the backend although its epoch is not complete, as memory is short."""
@@ -272,7 +272,7 @@ class Persister:
         `given_up`. Uploads under way are left to themselves.
         """
         ended, self._attempt = self._attempt, self._new_attempt(files)
-        ended.uploaders.shutdown(wait=False, cancel_futures=True)
+        ended.uploaders.close(drop=True)
         for later in [known for known in self._deltas if known > epoch]:
             self._disk.submit(self._deltas.pop(later).frozen.clear)
         self._disk.submit(given_up.clear)
@@ -283,15 +283,15 @@ class Persister:
         waiting = [file for delta in self._deltas.values() for file in delta.files]
         linked = {file.path: file for file in (*files.files, *waiting)}
         self._heard_of = set(linked)
-        self._disk.submit(self._begin_anew, linked, names)
+        self._disk.submit(partial(self._begin_anew, linked, names))
 
     def close(self, *, leave_uploads: bool = False) -> None:
         """Stop the background: writes and uploads under way are finished, those that wait are given up.
 
         With `leave_uploads` the uploads under way are not waited for; they come to an end unheard.
         """
-        self._disk.shutdown(wait=True, cancel_futures=True)
-        self._attempt.uploaders.shutdown(wait=not leave_uploads, cancel_futures=True)
+        self._disk.close(drop=True, wait=True)
+        self._attempt.uploaders.close(drop=True, wait=not leave_uploads)
         self._files.close()
 
     def _take(self, up_to: Epoch) -> None:
@@ -304,7 +304,7 @@ class Persister:
                 due.append(Due(epoch, delta.files, delta.frozen.renews))
         if due or self._behind:
             self._behind = False
-            self._disk.submit(self._ingest, due)
+            self._disk.submit(partial(self._ingest, due))
 
     def _not_in_a_set(self) -> set[str]:
         files = [file for delta in self._deltas.values() for file in delta.files]
@@ -366,7 +366,7 @@ class Persister:
         answered = None
         if self._rewrite_due is not None and self._rewrite_due <= epoch:
             answered, self._rewrite_due = self._rewritten_size, None
-        self._disk.submit(self._plan, self._attempt, self._uploads.files, changed, answered)
+        self._disk.submit(partial(self._plan, self._attempt, self._uploads.files, changed, answered))
 
     # --- in the background: one thread for the disk -------------------------------------------------------------------
     # Whatever goes wrong is told, or an epoch would wait for ever; a panic in RocksDB's library is no `Exception`.
@@ -393,8 +393,12 @@ class Persister:
         self._begin_upload(attempt, epoch, files)
 
     def _begin_upload(self, attempt: _Attempt, epoch: Epoch, files: tuple[FileRef, ...]) -> None:
-        with suppress(RuntimeError):  # the attempt has ended meanwhile
-            attempt.uploaders.submit(self._upload, attempt, epoch, files)
+        try:
+            attempt.uploaders.submit(partial(self._upload, attempt, epoch, files))
+        except PoolClosed:  # the attempt has ended meanwhile
+            return
+        except RuntimeError as error:  # there is no thread for it
+            self._tell(_Failed(epoch, _text(error)), attempt)
 
     def _ingest(self, due: Sequence[Due]) -> None:
         """Bring cuts into the backend. None gets in before an older one that did not: that is tried first."""
@@ -450,12 +454,12 @@ class Persister:
             reason = f"files could not be rewritten at epoch {epoch}: {_text(error)}"
         self._linked.update({file.path: file for file in rewriting.made[made:]})
         if rewriting.steps:
-            with suppress(RuntimeError):  # it is being closed
-                self._disk.submit(self._rewrite, attempt, rewriting)
+            with suppress(PoolClosed):  # it is being closed
+                self._disk.submit(partial(self._rewrite, attempt, rewriting))
             return
         changes = Persisted(tuple(rewriting.bases), tuple(rewriting.emptied), tuple(rewriting.merges))
-        with suppress(RuntimeError):  # the attempt has ended meanwhile
-            attempt.uploaders.submit(self._upload_rewritten, attempt, changes, epoch, rewriting.made, reason)
+        with suppress(PoolClosed):  # the attempt has ended meanwhile
+            attempt.uploaders.submit(partial(self._upload_rewritten, attempt, changes, epoch, rewriting.made, reason))
 
     def _rewrite_one(self, rewriting: _Rewriting) -> None:
         match rewriting.steps.popleft():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +18,7 @@ from snapshot.operators.rows import Rows
 from snapshot.program.sink import CommitAnswer, Sealed, SinkError
 from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Uid
+from statebackend.thread_pool import Task, ThreadPool
 
 BATCH: Final = 1 << 20
 """Bytes that are worth a write of their own before the epoch is over."""
@@ -47,8 +47,8 @@ class DirectRows:
         """Bytes that were written here, and those of them that the thread was told of."""
         self._put_down = 0
         """Bytes that are in the target; the thread alone changes it."""
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"rows-{uid}")
-        self._writing: Future[None] | None = None
+        self._thread = ThreadPool(1, f"rows-{uid}")
+        self._writing: Task[None] | None = None
         self._closed = False
 
     def begin(self, transaction: TransactionId) -> None:
@@ -62,12 +62,12 @@ class DirectRows:
         self._given += rows.size
         if self._given - self._handed_over < BATCH:
             return
-        if self._writing is None or self._writing.done():
+        if self._writing is None or self._writing.is_done:
             self._check()
             self._handed_over = self._given
             self._writing = self._thread.submit(self._drain)
         elif self._given - self._put_down >= WAITING:
-            self._writing.exception()
+            self._writing.error()
 
     def seal(self) -> Sealed:
         """Close the transaction; preparing it waits until what was written before is in the target."""
@@ -85,10 +85,10 @@ class DirectRows:
         """Write nothing more."""
         self._closed = True
         self._thread.submit(self._close)
-        self._thread.shutdown(wait=False)
+        self._thread.close()
 
     def _check(self) -> None:
-        error = self._writing.exception() if self._writing is not None else None
+        error = self._writing.error() if self._writing is not None else None
         if error is not None and self._given - self._put_down >= WAITING:
             raise SinkError(f"sink {self._uid}: its rows could not be written: {error}") from error
 

@@ -7,8 +7,8 @@ so that a piece that could not be stored is tried again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ import pyarrow as pa
 from snapshot.operators.rows import Rows
 from snapshot.program.sink import SinkError
 from statebackend.ids import Uid
+from statebackend.thread_pool import Task, ThreadPool
 
 _UNDER_WAY: Final = 2
 """Full pieces that may wait to be stored before `write` waits with them."""
@@ -33,7 +34,7 @@ class _Piece(Generic[Stored]):
     size: int = 0
     rows: int = 0
     stored: tuple[Stored] | None = None
-    ahead: Future[None] | None = None
+    ahead: Task[None] | None = None
 
     def store(self, store: StorePiece[Stored]) -> None:
         """Store the rows, once."""
@@ -87,7 +88,7 @@ class SealedPieces(Generic[Stored]):
         found = []
         for piece in pieces:
             if piece.ahead is not None:
-                piece.ahead.exception()  # if it failed, it is tried again here
+                piece.ahead.error()  # if it failed, it is tried again here
             piece.store(self.store)
             assert piece.stored is not None
             found.append(piece.stored[0])
@@ -102,7 +103,7 @@ class Pieces(Generic[Stored]):
         self._piece_bytes = piece_bytes
         self._pieces: list[_Piece[Stored]] = []
         self._store: StorePiece[Stored] | None = None
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread: ThreadPool | None = None
 
     def begin(self, store: StorePiece[Stored]) -> None:
         """Begin another transaction, whose pieces `store` stores."""
@@ -134,7 +135,7 @@ class Pieces(Generic[Stored]):
         """Forget the pieces that are not stored; one that is being stored is left to itself."""
         self._pieces = []
         if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
+            self._thread.close(drop=True)
 
     def _store_ahead(self, full: _Piece[Stored]) -> None:
         assert self._store is not None, "a transaction was begun"
@@ -142,7 +143,7 @@ class Pieces(Generic[Stored]):
         if len(under_way) >= _UNDER_WAY:
             ahead = under_way[0].ahead
             assert ahead is not None
-            if (error := ahead.exception()) is not None:
+            if (error := ahead.error()) is not None:
                 raise SinkError(f"sink {self._uid}: its rows could not be stored: {error}") from error
-        self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix=f"pieces-{self._uid}")
-        full.ahead = self._thread.submit(full.store, self._store)
+        self._thread = self._thread or ThreadPool(1, f"pieces-{self._uid}")
+        full.ahead = self._thread.submit(partial(full.store, self._store))

@@ -12,12 +12,12 @@ import heapq
 import itertools
 import selectors
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import Final, TypeVar
+
+from statebackend.thread_pool import ThreadPool
 
 Call = Callable[[], object]
 Outcome = TypeVar("Outcome")
@@ -298,15 +298,12 @@ class EventLoop:
 
 
 class Background:
-    """Threads that do work in the order in which it was submitted. They do not keep the process alive."""
+    """Threads that do work for a loop in the order in which it was submitted. They do not keep the process alive."""
 
     def __init__(self, loop: EventLoop, threads: int, name: str = "background") -> None:
         self._loop = loop
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._pool = ThreadPool(threads, name)
         self._closed = False
-        self._threads = threads
-        for number in range(threads):
-            threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True).start()
 
     def submit(self, work: Callable[[], Outcome], then: Callable[[Outcome | BaseException], object]) -> None:
         """Do the work in a thread; `then` is called in the loop with its result, or with what it raised.
@@ -322,15 +319,10 @@ class Background:
                 outcome = error
             self._loop.wake(lambda: None if self._closed else then(outcome))
 
-        self._work.put(told)
+        if not self._closed:
+            self._pool.submit(told)
 
     def close(self) -> None:
         """Begin nothing more and tell nothing more; work that is under way is not waited for."""
         self._closed = True
-        for _ in range(self._threads):
-            self._work.put(None)
-
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            if not self._closed:
-                work()
+        self._pool.close(drop=True)
