@@ -7,7 +7,6 @@ nothing happens any more.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from recovery import events as log
@@ -51,6 +50,7 @@ from snapshot.host.protocol.messages import (
     WantsSplit,
 )
 from snapshot.journal.state import JournalState
+from statebackend import means
 from statebackend.ids import Incarnation, Partition
 
 OfAttempt = Restored | FirstOutput | WantsSplit | AllEnded | Figures
@@ -121,7 +121,7 @@ class ClaimedJob:
             trace.begin(options, start.generation, self._began_at, start.epoch, last_number, start.replay)
         self._note(
             log.Claimed(
-                at=time.time(),
+                at=means.wall(),
                 job=self._settings.job,
                 generation=start.generation,
                 restores=start.epoch,
@@ -185,7 +185,7 @@ class ClaimedJob:
                 self._epochs.abandon(instruction)
             case events.Skipped(reason):
                 if reason is not events.SkipReason.NOT_RUNNING:
-                    self._note(log.EpochSkipped(at=time.time(), reason=reason.value))
+                    self._note(log.EpochSkipped(at=means.wall(), reason=reason.value))
             case events.RollBack():
                 if not self._record.failures.is_planned(before(instruction.incarnation)):
                     self._rollback.broken(instruction)
@@ -203,7 +203,7 @@ class ClaimedJob:
                 self._record.clock.restarted(self._now(), len(attempt.deployed))
                 self._note(
                     log.Deployed(
-                        at=time.time(),
+                        at=means.wall(),
                         incarnation=roll_back.incarnation,
                         epoch=roll_back.epoch,
                         workers=tuple(attempt.deployed),
@@ -321,7 +321,7 @@ class ClaimedJob:
     def _all_restored(self, attempt: AttemptRun) -> None:
         attempt.started()
         self._record.clock.opened(self._now())
-        self._note(log.Running(at=time.time(), incarnation=attempt.incarnation))
+        self._note(log.Running(at=means.wall(), incarnation=attempt.incarnation))
         self._orphans.attempt_runs(attempt.incarnation)
         if attempt.waits_for_commits:
             reason = "output of other partitions is committed first; if that lasts, see whether the targets are there"

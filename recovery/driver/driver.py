@@ -7,12 +7,9 @@ went wrong on the way there.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
-from os import getpid
-from secrets import token_bytes
 from typing import Final
 
 from recovery.driver.attempts.environment import Threads
@@ -32,6 +29,7 @@ from snapshot.epochs.trace import TraceWriter
 from snapshot.host.net.event_loop import Background, EventLoop
 from snapshot.host.partition.folders import remove_state
 from snapshot.host.protocol.messages import Address
+from statebackend import means
 from statebackend.backends.unused_memory import keep_together
 from statebackend.ids import Epoch
 from statebackend.stores.store import BlobStore
@@ -66,14 +64,14 @@ class Driver:
         self._reporting = Reporting(settings, events, progress, self._loop.now)
         self._error: Exception | None = None
         """The error of the driver itself."""
-        self._ready = threading.Event()
+        self._ready = means.Event()
         self._savepoints: set[Future[Epoch]] | None = set()  # not answered yet; None when nobody would answer any more
-        self._asking = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name=f"driver of {settings.job}", daemon=True)
+        self._asking = means.Lock()
+        self._thread = means.Thread(target=self._run, name=f"driver of {settings.job}", daemon=True)
         self.events = events
         self.status = self._reporting.status
         self.deliveries = Deliveries()
-        self.over = threading.Event()
+        self.over = means.Event()
 
     @property
     def outcome(self) -> End | Exception | None:
@@ -135,7 +133,7 @@ class Driver:
     def _run(self) -> None:
         loop, settings, threads = self._loop, self._settings, Threads(self._loop)
         try:
-            secret = token_bytes(32)
+            secret = means.token_bytes(32)
             self._serving = serving = Serving(
                 settings,
                 self._place.tls,
@@ -168,7 +166,7 @@ class Driver:
             return
         try:
             tls = None if self._place.tls is None else self._place.tls.files.absolute()
-            self._reach = reach.Reach(self._settings.job, self._settings.store, address, getpid(), secret, tls)
+            self._reach = reach.Reach(self._settings.job, self._settings.store, address, means.getpid(), secret, tls)
             reach.leave(self._place.folder, self._reach)
         except OSError as error:
             what = "leaving the driver's address for other processes"
@@ -231,7 +229,7 @@ class Driver:
             remove_state(self._place.folder, of_no_use(self._ended_with, self._settings.plan))
 
     def _stop_processes(self) -> None:
-        stopping = threading.Thread(target=self._stop_launcher, name="stop", daemon=True)
+        stopping = means.Thread(target=self._stop_launcher, name="stop", daemon=True)
         stopping.start()
         try:
             self._loop.run(lambda: not stopping.is_alive())

@@ -7,7 +7,6 @@ coordinator wants it, and one is under way at a time. After `close` no answer of
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -36,6 +35,7 @@ from snapshot.epochs import coordinator_events as events
 from snapshot.fail_points import reached
 from snapshot.host.protocol.messages import Acknowledgement, EpochIsOver, HasCommitted, TriggerEpoch
 from snapshot.tree.manifest import Inline, Manifest, StoredFile
+from statebackend import means
 from statebackend.ids import Epoch, Uid
 
 _INLINE: Final = 64 << 10
@@ -90,7 +90,7 @@ class Epochs:
         epoch, settings = marker.epoch, self._settings
         if attempt is None:
             raise RuntimeError(f"epoch {epoch} was triggered while no attempt is deployed")
-        at, enumerators, key_types = int(time.time() * 1000), attempt.enumerators(), key_types_of(settings.plan)
+        at, enumerators, key_types = int(means.wall() * 1000), attempt.enumerators(), key_types_of(settings.plan)
         self._parts[epoch] = DriversPart(
             settings.job, settings.plan.max_parallelism, at, enumerators, {}, key_types=key_types
         )
@@ -100,7 +100,7 @@ class Epochs:
         record.times.triggered(epoch, self._now(), savepoint=marker.savepoint)
         attempt.send_all(TriggerEpoch(attempt.incarnation, marker, pauses))
         reached(fail_points.TRIGGER_SENT)
-        self._note(log.EpochTriggered(at=time.time(), epoch=epoch, mode=marker.mode.value, savepoint=marker.savepoint))
+        self._note(log.EpochTriggered(at=means.wall(), epoch=epoch, mode=marker.mode.value, savepoint=marker.savepoint))
 
     def acknowledged(self, said: Acknowledgement) -> None:
         """Tell the coordinator that a partition's part of the epoch is durable."""
@@ -128,7 +128,7 @@ class Epochs:
         epoch, record = done.epoch, self._record
         record.failures.completed()
         self._environment.deliveries.completed(all_transactions_in(self._tree.manifest(epoch)))
-        self._note(record.times.completed(epoch, self._now(), time.time()))
+        self._note(record.times.completed(epoch, self._now(), means.wall()))
         self._standbys.completed(epoch)
         self._coordinator.tell(events.Published(epoch))
         if done.pinned:
@@ -180,7 +180,7 @@ class Epochs:
             case PublicationFailed(epoch, reason):
                 self._coordinator.tell(events.PublishFailed(epoch, reason))
             case CommitNoted(epoch):
-                self._note(log.EpochCommitted(at=time.time(), epoch=epoch))
+                self._note(log.EpochCommitted(at=means.wall(), epoch=epoch))
                 self._end_if_reached()
             case RemovalDone(removal=removal):
                 self._removing = False
@@ -207,7 +207,7 @@ class Epochs:
             attempt = self._deployment.attempt
             if attempt is not None:
                 attempt.send_all(EpochIsOver(self._coordinator.incarnation, epoch, complete=False))
-        self._note(log.EpochAbandoned(at=time.time(), epoch=epoch, reason=reason.value, detail=abandon.detail))
+        self._note(log.EpochAbandoned(at=means.wall(), epoch=epoch, reason=reason.value, detail=abandon.detail))
 
     def ask_for_what_is_wanted(self) -> None:
         """Ask the coordinator for the epochs that the job's user or its end awaits, if the attempt runs."""

@@ -6,7 +6,6 @@ order through one thread.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -38,6 +37,7 @@ from snapshot.host.protocol.messages import (
     Stalled,
     StateRead,
 )
+from statebackend import means
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ class GenerationRun:
                 partition = None
             case (ClaimedJob() as job) | ClaimingAgain(job):
                 partition = job.deployment.partition_of(worker)
-        self._note(log.WorkerLost(at=time.time(), worker=worker, partition=partition, reason=reason))
+        self._note(log.WorkerLost(at=means.wall(), worker=worker, partition=partition, reason=reason))
         hello, record = self._record.hellos.pop(worker, None), self._record
         if partition is not None and hello is not None and not silent:
             record.failures.lost(partition)
@@ -252,7 +252,7 @@ class GenerationRun:
             self._phase.lost(worker, partition, reason, silent=silent)
 
     def _died(self, death: Death) -> None:
-        for said in self._record.failures.died(death, time.time()):
+        for said in self._record.failures.died(death, means.wall()):
             match said:
                 case GiveUpJob(error):
                     self._end(error)
@@ -261,7 +261,7 @@ class GenerationRun:
 
     def refused(self, peer: str, reason: str) -> None:
         """Report a peer that was turned away at the driver's port."""
-        self._note(log.PeerRefused(at=time.time(), worker=None, peer=peer, reason=reason))
+        self._note(log.PeerRefused(at=means.wall(), worker=None, peer=peer, reason=reason))
 
     def reported(self, worker: str, message: FromWorker) -> None:
         """Act on a process's message."""
@@ -269,7 +269,7 @@ class GenerationRun:
             return
         match message:
             case Refusal(peer, reason):
-                self._note(log.PeerRefused(at=time.time(), worker=worker, peer=peer, reason=reason))
+                self._note(log.PeerRefused(at=means.wall(), worker=worker, peer=peer, reason=reason))
             case Stalled():
                 self._note(worker_events.stalled(message))
             case Followed():

@@ -10,7 +10,6 @@ meanwhile.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -20,6 +19,7 @@ from recovery.driver.settings.job import JobSettings
 from recovery.driver.tree.owned import Removal, Swept, Tree
 from snapshot.host.net.event_loop import Background, EventLoop, Timer
 from snapshot.journal.state import JournalState
+from statebackend import means
 from statebackend.ids import Attempt, Incarnation
 
 _PAUSES: Final = (1.0, 5.0, 30.0, 60.0)
@@ -80,7 +80,7 @@ class Housekeeping:
                 return
             self._again.pop(removal.number, None)
             self._outstanding.discard(removal.number)
-            self._note(log.EpochsRemoved(at=time.time(), epochs=removal.epochs, files=len(removal.paths)))
+            self._note(log.EpochsRemoved(at=means.wall(), epochs=removal.epochs, files=len(removal.paths)))
             self._compact_if_due(state)
 
         self._deleting.submit(lambda: self._tree.delete(removal.paths), deleted)
@@ -106,7 +106,7 @@ class Housekeeping:
         self._deleting.submit(lambda: self._tree.compact(state, state.number), compacted)
 
     def _trouble(self, what: str, error: BaseException) -> None:
-        self._note(log.Trouble(at=time.time(), what=what, reason=f"{type(error).__name__}: {error}"))
+        self._note(log.Trouble(at=means.wall(), what=what, reason=f"{type(error).__name__}: {error}"))
 
 
 class Orphans:
@@ -170,7 +170,7 @@ class Orphans:
         if outcome.files or outcome.unfinished:
             swept = outcome
             self._note(
-                log.OrphansDeleted(at=time.time(), files=swept.files, bytes=swept.bytes, unfinished=swept.unfinished)
+                log.OrphansDeleted(at=means.wall(), files=swept.files, bytes=swept.bytes, unfinished=swept.unfinished)
             )
         if outcome.unexplained > self._unexplained:
             self._trouble(
@@ -180,4 +180,4 @@ class Orphans:
         self._unexplained = outcome.unexplained
 
     def _trouble(self, reason: str) -> None:
-        self._note(log.Trouble(at=time.time(), what="deleting what attempts that are over have left", reason=reason))
+        self._note(log.Trouble(at=means.wall(), what="deleting what attempts that are over have left", reason=reason))

@@ -6,8 +6,6 @@ partition calls damaged are read by the driver first: if they are, the job is cl
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +21,7 @@ from recovery.driver.tree.owned import Tree
 from recovery.events import Recovered
 from snapshot.epochs import coordinator_events as events
 from snapshot.host.protocol.messages import StandDown
+from statebackend import means
 from statebackend.ids import Epoch
 
 
@@ -68,14 +67,14 @@ class Rollback:
             return
         if failure.incarnation == incarnation and not failures.is_planned(incarnation):
             self._record.clock.detected(self._now())
-        self._follow(failures.failed(failure, self._loop.now(), time.time(), random.random()))
+        self._follow(failures.failed(failure, self._loop.now(), means.wall(), means.random()))
 
     def broken(self, roll_back: events.RollBack) -> None:
         """Time the recovery from the failure that ended the attempt; count the failure unless that was done."""
         record, next_one = self._record, roll_back.incarnation
         if not record.clock.running:
             record.clock.detected(self._now())
-        self._follow(record.failures.broken_by_coordinator(next_one, self._loop.now(), time.time(), random.random()))
+        self._follow(record.failures.broken_by_coordinator(next_one, self._loop.now(), means.wall(), means.random()))
         record.clock.decided(self._now())
         record.restored_age = record.times.age(self._now())
 
@@ -85,7 +84,7 @@ class Rollback:
         if marks is not None:
             self._environment.reporting.event(
                 Recovered(
-                    at=time.time(),
+                    at=means.wall(),
                     incarnation=self._coordinator.incarnation,
                     epoch=self.restored_epoch,
                     epoch_age_ms=self._record.restored_age,

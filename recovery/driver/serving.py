@@ -6,7 +6,6 @@ started again.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Final
@@ -41,6 +40,7 @@ from snapshot.host.net.handshake import TurnedAway
 from snapshot.host.net.handshake_io import HungUp
 from snapshot.host.net.tls import TlsSide
 from snapshot.host.protocol.messages import BeatEvery, Hello, Injected, StateRead, UseStorage
+from statebackend import means
 from statebackend.stores.store import BlobStore
 
 _PROGRESS: Final = 0.5
@@ -111,7 +111,7 @@ class Serving:
         """Keep the outcome, start no process again, report the end, and end the deliveries."""
         self.outcome = end
         self._launcher.release()
-        now = time.time()
+        now = means.wall()
         match end:
             case End(kind=EndKind.FINISHED, nothing_since=epoch):
                 self._reporting.event(log.Finished(at=now, nothing_since=epoch, looked=self._options.available_now))
@@ -213,7 +213,7 @@ class Serving:
         if late is not None:
             self._reporting.event(
                 log.NoEpochs(
-                    at=time.time(),
+                    at=means.wall(),
                     seconds=late.seconds,
                     abandoned=late.abandoned,
                     reason=late.reason,

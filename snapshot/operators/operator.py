@@ -6,7 +6,6 @@ broadcast state), so that a restored one goes on as if nothing had happened.
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkabl
 import pyarrow as pa
 
 from snapshot.operators.rows import Rows
+from statebackend import means
 from statebackend.ids import Partition, Uid
 from statebackend.keyed_state import KeyedState
 from statebackend.keys.types import KeyType
@@ -60,7 +60,7 @@ def name_of(function: object) -> str:
 
 def wall_clock() -> int:
     """Return the processing time: milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
+    return means.wall_ns() // 1_000_000
 
 
 def never() -> bool:

@@ -6,7 +6,6 @@ needed; whatever is under way when the attempt breaks is dropped, and the roll-b
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from math import isfinite
 from typing import Final
@@ -19,6 +18,7 @@ from recovery.driver.settings.job import JobSettings
 from recovery.events import Moved, WorkerLost
 from snapshot.host.net.event_loop import Timer
 from snapshot.host.protocol.messages import Hello
+from statebackend import means
 from statebackend.ids import Epoch
 
 _ASK_AGAIN: Final = 0.5
@@ -144,7 +144,7 @@ class Rebalancer:
         began, crew = self._loop.now(), self._crew()
         left = crew.placed[partition]
         self._on_its_way = lambda epoch: Moved(
-            at=time.time(),
+            at=means.wall(),
             partition=partition,
             worker=worker,
             executor=crew.executors[worker],
@@ -174,7 +174,7 @@ class Rebalancer:
             self._scouting.retire(slot)
             self._workers.dismiss(worker, reason)
             self._standbys.dismissed(worker, roles)
-            self._tell(WorkerLost(at=time.time(), worker=worker, partition=None, reason=reason))
+            self._tell(WorkerLost(at=means.wall(), worker=worker, partition=None, reason=reason))
 
     def _crew(self) -> Crew:
         there, roles = self._workers.there, self._deployment.roles

@@ -7,12 +7,11 @@ launcher raises.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 from typing import Protocol
 
 from recovery.driver.launchers.launch_rules import Cancel, Launch, Slots
+from statebackend import means
 
 
 class Launching(Protocol):
@@ -37,10 +36,10 @@ class Keeper:
         self._launching = launching
         self._trouble = trouble
         self._what = what
-        self._slots = Slots(processes, again, time.monotonic())
-        self._changed = threading.Condition()
+        self._slots = Slots(processes, again, means.monotonic())
+        self._changed = means.Condition()
         self._released = False
-        self._thread = threading.Thread(target=self._run, name="launches", daemon=True)
+        self._thread = means.Thread(target=self._run, name="launches", daemon=True)
 
     def begin(self) -> None:
         """Launch them all; to be called once."""
@@ -49,7 +48,7 @@ class Keeper:
     def ended(self, launch: Launch, how: str) -> None:
         """Take note that a launch has ended; if it counted, another one follows."""
         with self._changed:
-            counted = self._slots.ended(launch.number, time.monotonic()) and not self._released
+            counted = self._slots.ended(launch.number, means.monotonic()) and not self._released
             self._changed.notify()
         if counted:
             self._trouble(f"the {self._what} in slot {launch.slot} {how}")
@@ -69,19 +68,19 @@ class Keeper:
     def keep(self, scouts: Launch, worker: str) -> None:
         """Keep one of the scouts."""
         with self._changed:
-            self._slots.keep(scouts, worker, time.monotonic())
+            self._slots.keep(scouts, worker, means.monotonic())
             self._changed.notify()
 
     def retire(self, slot: int) -> None:
         """Give up a slot that is not needed any more."""
         with self._changed:
-            self._slots.retire(slot, time.monotonic())
+            self._slots.retire(slot, means.monotonic())
             self._changed.notify()
 
     def lost(self, worker: str, *, silent: bool) -> None:
         """Take note that a process is not there any more; `silent` if it only gives no sign of life."""
         with self._changed:
-            self._slots.lost(worker, time.monotonic(), silent=silent)
+            self._slots.lost(worker, means.monotonic(), silent=silent)
             self._changed.notify()
 
     @property
@@ -124,9 +123,9 @@ class Keeper:
         """Wait until there is something to do, and return it; return nothing if there never will be."""
         with self._changed:
             while not self._released:
-                steps = self._slots.step(time.monotonic())
+                steps = self._slots.step(means.monotonic())
                 if steps:
                     return steps
                 due = self._slots.next_step
-                self._changed.wait(None if due is None else max(0.0, due - time.monotonic()))
+                self._changed.wait(None if due is None else max(0.0, due - means.monotonic()))
         return []

@@ -6,9 +6,7 @@ good, or with the reason why it cannot be; a fault of the driver itself is answe
 
 from __future__ import annotations
 
-import os
 import signal
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -34,6 +32,7 @@ from recovery.inject.targets import (
 from snapshot.host.faults.injector import stop_for
 from snapshot.host.protocol.messages import Address, BreakInside, Cut, Delay, Fault, Inject, Kill, Links, Stop
 from snapshot.host.protocol.messages import Injected as SaidByWorker
+from statebackend import means
 from statebackend.errors import JobError
 from statebackend.ids import Epoch
 
@@ -73,8 +72,8 @@ class Injection:
         """Bring the fault about, and answer `report.Injected`, or else `NoSuchTarget` or `NotInjected`."""
         try:
             if isinstance(order.target, TheDriver):
-                self._note(FaultInjected(at=time.time(), order=str(order), worker=None, partition=None, by=by))
-                reply(self._injected(order, None, os.getpid()))
+                self._note(FaultInjected(at=means.wall(), order=str(order), worker=None, partition=None, by=by))
+                reply(self._injected(order, None, means.getpid()))
                 self._before_own(_own_fault(order))
                 return
             worker = self._who(order.target)
@@ -110,7 +109,7 @@ class Injection:
                 pass
 
     def _injected(self, order: Order, worker: str | None, pid: int) -> Injected:
-        now, status = time.time(), self._status()
+        now, status = means.wall(), self._status()
         since = None if self._complete is None else (now - self._complete[1]) * 1000
         partition = None if worker is None else status.workers.get(worker)
         return Injected(order, now, worker, pid, partition, status.complete, since)
@@ -159,4 +158,4 @@ def _own_fault(order: Order) -> Callable[[], object]:
     if order.kind is Kind.STOP and order.lasting is not None:
         lasting = order.lasting / 1000
         return lambda: stop_for(lasting)
-    return lambda: os.kill(os.getpid(), signal.SIGKILL)
+    return lambda: means.kill(means.getpid(), signal.SIGKILL)

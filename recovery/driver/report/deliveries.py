@@ -11,7 +11,6 @@ attempt delivers: whatever of that the newest epoch does not name had come befor
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 
@@ -19,6 +18,7 @@ import pyarrow as pa
 
 from snapshot.host.protocol.messages import Delivery
 from snapshot.ids import TransactionId
+from statebackend import means
 from statebackend.ids import Uid
 
 
@@ -26,7 +26,7 @@ class Deliveries:
     """Rows from the partitions, by the sink that they were given to."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._changed = means.Condition()
         self._batches: dict[Uid, deque[pa.RecordBatch]] = {}
         self._seen: set[TransactionId] = set()
         self._ended = False

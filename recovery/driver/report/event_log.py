@@ -8,7 +8,6 @@ take lines they wait (see `LineFile`), that is said, and the job goes on. The tw
 from __future__ import annotations
 
 import json
-import threading
 import time
 import traceback
 from collections import deque
@@ -20,6 +19,7 @@ from pathlib import Path, PurePath
 
 from recovery.driver.report.line_file import LineFile
 from recovery.events import AnyEvent, Trouble
+from statebackend import means
 from statebackend.ids import Epoch, Incarnation
 
 KEPT = 10_000
@@ -35,7 +35,7 @@ class EventLog:
 
     def __init__(self, file: Path | None = None) -> None:
         self._events: deque[AnyEvent] = deque(maxlen=KEPT)
-        self._lock = threading.Lock()
+        self._lock = means.Lock()
         self._listeners: list[Callable[[AnyEvent], object]] = []
         self._file: LineFile | None = None
         if file is not None:
@@ -88,7 +88,7 @@ class EventLog:
     def _write(self, event: AnyEvent) -> Trouble | None:
         """Write the event to the file; return another event if the state of the disk is to be reported."""
         said = self._file.write(line_of(event)) if self._file is not None else ""
-        return Trouble(at=time.time(), what="the file of events", reason=said) if said else None
+        return Trouble(at=means.wall(), what="the file of events", reason=said) if said else None
 
 
 def line_of(event: AnyEvent) -> str:

@@ -6,10 +6,10 @@ terminal that is gone, or takes nothing more, ends the line and never the job.
 
 from __future__ import annotations
 
-import time
 from typing import Final, Protocol
 
 from recovery.driver.report.status import RunStatus
+from statebackend import means
 from statebackend.readable import one_line
 
 _EVERY: Final = 0.25
@@ -40,7 +40,7 @@ class ProgressLine:
 
     def show(self, status: RunStatus) -> None:
         """Write the line anew, unless that was done just now."""
-        now = time.monotonic()
+        now = means.monotonic()
         if self._terminal is None or now - self._shown_at < _EVERY:
             return
         rows = max(status.rows_in.values(), default=0)

@@ -6,7 +6,6 @@ store is not reported, a long one now and then, and its end once.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -20,6 +19,7 @@ from recovery.driver.settings.job import JobSettings
 from snapshot.epochs.coordinator_events import AbandonReason
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.protocol.messages import Figures, Followed
+from statebackend import means
 from statebackend.stores.patience import Patience
 from statebackend.stores.store import BlobStoreError
 
@@ -66,7 +66,7 @@ class Reporting:
     def trouble(self, what: str, reason: str | BaseException) -> None:
         """Report what does not work, or has failed and does not matter now."""
         told = reason if isinstance(reason, str) else f"{type(reason).__name__}: {reason}"
-        self.event(log.Trouble(at=time.time(), what=what, reason=told))
+        self.event(log.Trouble(at=means.wall(), what=what, reason=told))
 
     def figures(self, figures: Figures) -> None:
         """Show a partition's figures in the status, and report rows that it has left out since the last ones."""
@@ -77,7 +77,7 @@ class Reporting:
             if stage.bad_rows > before:
                 self.event(
                     log.BadRows(
-                        at=time.time(),
+                        at=means.wall(),
                         partition=figures.partition,
                         uid=uid,
                         rows=stage.bad_rows - before,
@@ -140,4 +140,4 @@ class _StoreWatch:
             self._say(f"it does what it is asked again, after {seconds:.1f} s")
 
     def _say(self, text: str) -> None:
-        self._note(log.Trouble(at=time.time(), what="the store", reason=text))
+        self._note(log.Trouble(at=means.wall(), what="the store", reason=text))

@@ -6,8 +6,6 @@ is over the last five seconds or so; a partition that begins anew begins at noth
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,6 +14,7 @@ from typing import Final
 
 from recovery import events as log
 from snapshot.host.protocol.messages import Figures, Followed, StageFigures
+from statebackend import means
 from statebackend.ids import Epoch, Generation, Incarnation, Partition, Uid
 
 _KEPT = 100
@@ -181,7 +180,7 @@ class StatusBoard:
     """Takes events and figures in the driver's thread, and shows the status to any other."""
 
     def __init__(self, job: str, parallelism: int) -> None:
-        self._lock = threading.Lock()
+        self._lock = means.Lock()
         self._rates = Rates()
         self._status = RunStatus(job, RunState.STARTING, parallelism)
 
@@ -194,7 +193,7 @@ class StatusBoard:
         """Take the newest figures of a partition."""
         with self._lock:
             known = self._status.figures
-            self._rates.told(time.monotonic(), figures.partition, figures.stages)
+            self._rates.told(means.monotonic(), figures.partition, figures.stages)
             self._status = replace(self._status, figures={**known, figures.partition: figures}, rates=self._rates.now())
 
     def followed(self, worker: str, followed: Followed) -> None:

@@ -5,17 +5,16 @@ Invariant: an event says no more than the report does, and when it came.
 
 from __future__ import annotations
 
-import time
-
 from recovery import events as log
 from recovery.decisions.restarts import Failure
 from snapshot.host.protocol import messages
+from statebackend import means
 
 
 def joined(hello: messages.Hello) -> log.WorkerJoined:
     """Return the event for a process that is there now."""
     return log.WorkerJoined(
-        at=time.time(),
+        at=means.wall(),
         worker=hello.worker,
         slot=hello.slot,
         pid=hello.pid,
@@ -27,7 +26,7 @@ def joined(hello: messages.Hello) -> log.WorkerJoined:
 def stalled(report: messages.Stalled) -> log.Stalled:
     """Return the event for code of the user's, or a target, that takes long."""
     return log.Stalled(
-        at=time.time(),
+        at=means.wall(),
         incarnation=report.incarnation,
         partition=report.partition,
         uid=report.uid,
@@ -41,7 +40,7 @@ def stalled(report: messages.Stalled) -> log.Stalled:
 def put_off(report: messages.CommitPutOff) -> log.Trouble:
     """Return the event for a target that does not commit now."""
     return log.Trouble(
-        at=time.time(),
+        at=means.wall(),
         what=f"committing output of {report.uid} in partition {report.partition}, which is tried again",
         reason=report.reason,
     )
@@ -50,7 +49,7 @@ def put_off(report: messages.CommitPutOff) -> log.Trouble:
 def restored(report: messages.Restored) -> log.PartitionRestored:
     """Return the event for a partition that has its state."""
     return log.PartitionRestored(
-        at=time.time(),
+        at=means.wall(),
         incarnation=report.incarnation,
         partition=report.partition,
         in_place=report.in_place,
@@ -62,7 +61,7 @@ def restored(report: messages.Restored) -> log.PartitionRestored:
 def damaged(failure: Failure) -> log.AttemptFailed:
     """Return the event for a partition that cannot be restored, as files of the epoch are damaged or missing."""
     return log.AttemptFailed(
-        at=time.time(),
+        at=means.wall(),
         incarnation=failure.incarnation,
         partition=failure.partition,
         uid=failure.uid,

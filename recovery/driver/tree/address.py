@@ -14,7 +14,6 @@ import stat
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from secrets import token_hex
 from typing import Final
 
 from recovery.driver.tree.identity import as_folder
@@ -22,6 +21,7 @@ from snapshot.host.net.tls import Tls
 from snapshot.host.partition.folders import user_folder
 from snapshot.host.protocol.messages import Address
 from snapshot.ids import JobId
+from statebackend import means
 from statebackend.errors import JobError
 from statebackend.stores.fsspec_store import same_place
 
@@ -92,7 +92,7 @@ def home_of(job: JobId) -> Path:
 def leave(folder: Path, reach: Reach) -> None:
     """Write the file, in place of one that there may be, into this folder. `OSError` if it does not take the file."""
     content = {"format": _FORMAT, "version": _VERSION, **asdict(reach), "secret": reach.secret.hex()}
-    fresh = folder / f".{FILE}-{token_hex(8)}"
+    fresh = folder / f".{FILE}-{means.token_hex(8)}"
     try:
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             json.dump(content, file)

@@ -13,13 +13,13 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from secrets import token_hex
 from typing import Final
 
 from recovery.driver.tree.evidence import about_lost_birth, left_without_birth
 from snapshot.epochs.coordinator_options import ContradictingOptions
 from snapshot.ids import JobId
 from snapshot.tree.layout import JOB, MOVED, UNFINISHED
+from statebackend import means
 from statebackend.errors import JobError
 from statebackend.keygroups import DEFAULT_MAX_PARALLELISM, LARGEST_MAX_PARALLELISM
 from statebackend.stores.store import BlobNotFound, BlobStore, StoreUnavailable, UnsuitableStore
@@ -141,7 +141,7 @@ def new_birth(name: str, max_parallelism: int) -> Birth:
     """Return a job with an id of its own; raise `WrongJob` if it cannot have this name, or so many key groups."""
     _check_name(name)
     _check_groups(max_parallelism)
-    return Birth(name, JobId(f"{name}-{token_hex(4)}"), max_parallelism)
+    return Birth(name, JobId(f"{name}-{means.token_hex(4)}"), max_parallelism)
 
 
 def find_birth(store: BlobStore, uri: str) -> Birth:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from secrets import token_hex
 from typing import Final
 
 from recovery.decisions.cleanup import EpochFiles, Fate, InFlight, ObservedTree, classify, plan_removal
@@ -26,6 +25,7 @@ from snapshot.journal.writer import Fenced, Forgotten, JournalWriter, Outcome, R
 from snapshot.tree.layout import EPOCHS, SHARED, Content, EndNoted, ManifestFile, SharedFile, parse, path_of
 from snapshot.tree.manifest import Inline, Manifest, StoredFile, only_carries
 from snapshot.tree.manifest_json import digest, encode
+from statebackend import means
 from statebackend.errors import JobError, StoreError
 from statebackend.ids import Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.stores.patience import Patience
@@ -176,7 +176,7 @@ class Tree:
         """
         reached(fail_points.BEFORE_PUBLISH)
         epoch, broadcast = publish.epoch, broadcast_states(publish)
-        path = path_of(ManifestFile(epoch, token_hex(8)))
+        path = path_of(ManifestFile(epoch, means.token_hex(8)))
         try:
             kept = {uid: self._keep(uid, data, publish, most) for uid, data in broadcast.items()}
             manifest = manifest_of(publish, part(kept), end_of(self.state))

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import socket
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -20,6 +18,7 @@ from snapshot.host.net.handshake import NONCE_SIZE, CallerHandshake, HandshakeRe
 from snapshot.host.net.handshake_io import HandshakeIO, HungUp, Proved
 from snapshot.host.net.tls import TlsSide
 from snapshot.host.protocol.messages import Address
+from statebackend import means
 
 _PAUSE: Final = 0.05
 _ONE_TRY: Final = 2.0
@@ -65,13 +64,13 @@ class Connector:
         self._kind = kind
         self._on_connected = on_connected
         self._on_failed = on_failed
-        self._handshake = CallerHandshake(secret, secrets.token_bytes(NONCE_SIZE), kind)
+        self._handshake = CallerHandshake(secret, means.token_bytes(NONCE_SIZE), kind)
         self._last = "it does not answer"
         self._proofs = 0  # after which it hung up
         self._sock: socket.socket | None = None
         self._watch: Watch | None = None
         self._handshake_io: HandshakeIO | None = None
-        self._deadline = time.monotonic() + seconds
+        self._deadline = means.monotonic() + seconds
         self._limit = loop.call_at(self._deadline, lambda: self._fail(f"{self._last}, and the time is over"))
         self._next: Timer = loop.call_at(0, self._reach)
 
@@ -93,7 +92,7 @@ class Connector:
     def _reach(self) -> None:
         host, port = self._address.host, self._address.port
         try:
-            self._sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+            self._sock = means.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
             self._sock.setblocking(False)
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             code = self._sock.connect_ex((host, port))
@@ -104,7 +103,7 @@ class Connector:
             self._watch = self._loop.watch(self._sock, lambda: None, self._reached)
             self._watch.writing(True)
             # The kernel itself asks again after 1, 3 and 7 seconds, and so on: too late where a network has healed.
-            self._next = self._loop.call_at(time.monotonic() + _ONE_TRY, lambda: self._again("it does not answer"))
+            self._next = self._loop.call_at(means.monotonic() + _ONE_TRY, lambda: self._again("it does not answer"))
         else:
             self._missed(code, os.strerror(code))
 
@@ -119,8 +118,8 @@ class Connector:
         self._watch.close()
         if self._tls is not None:
             self._sock = self._tls.call(self._sock)
-        left = max(0.0, self._deadline - time.monotonic())
-        self._handshake = CallerHandshake(self._secret, secrets.token_bytes(NONCE_SIZE), self._kind)
+        left = max(0.0, self._deadline - means.monotonic())
+        self._handshake = CallerHandshake(self._secret, means.token_bytes(NONCE_SIZE), self._kind)
         self._handshake_io = HandshakeIO(self._loop, self._sock, self._handshake, left, self._step, self._refused)
         self._handshake_io.send(self._handshake.greeting)
 
@@ -150,7 +149,7 @@ class Connector:
     def _again(self, why: str) -> None:
         self._last = why
         self._drop()
-        self._next = self._loop.call_at(time.monotonic() + _PAUSE, self._reach)
+        self._next = self._loop.call_at(means.monotonic() + _PAUSE, self._reach)
 
     def _fail(self, why: str) -> None:
         self.cancel()

@@ -12,11 +12,11 @@ import heapq
 import itertools
 import selectors
 import socket
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from statebackend import means
 from statebackend.thread_pool import ThreadPool
 
 Call = Callable[[], object]
@@ -180,7 +180,7 @@ class EventLoop:
     """
 
     def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
+        self._selector = means.selector()
         self._kept: dict[Watch, None] = {}
         """Watches of sockets that have something to read that the selector does not see."""
         self._timers: list[tuple[float, int, Timer]] = []
@@ -193,7 +193,7 @@ class EventLoop:
         self._woken = False
         self.scratch: Final = memoryview(bytearray(_SCRATCH))
         """Memory that a callback may read into; when it returns, another may."""
-        self._bell, self._button = socket.socketpair()
+        self._bell, self._button = means.socketpair()
         self._bell.setblocking(False)
         self._button.setblocking(False)
         self.watch(self._bell, self._answer).reading(True)
@@ -204,7 +204,7 @@ class EventLoop:
 
     def now(self) -> float:
         """Return the time of `time.monotonic` in seconds, which `call_at` goes by."""
-        return time.monotonic()
+        return means.monotonic()
 
     def call_at(self, when: float, call: Call) -> Timer:
         """Call when it is this time, or up to about a millisecond later if the loop is free then."""
@@ -232,7 +232,7 @@ class EventLoop:
     def run_once(self, timeout: float | None = None) -> None:
         """Run one turn: wait until there is something to do, at most for `timeout` seconds, and do it."""
         ready = self._selector.select(self._patience(timeout))
-        self.busy_since = began = time.monotonic()
+        self.busy_since = began = means.monotonic()
         try:
             for key, events in ready:
                 key.data.serve(events)
@@ -243,13 +243,13 @@ class EventLoop:
                 self._soon.popleft()()
         finally:
             self.busy_since = None
-            self._longest = max(self._longest, time.monotonic() - began)
+            self._longest = max(self._longest, means.monotonic() - began)
 
     def run(self, until: Callable[[], bool], timeout: float | None = None) -> bool:
         """Turn until `until()`, asked before each turn, is true, or for `timeout` seconds; return whether it was."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else means.monotonic() + timeout
         while not until():
-            left = None if deadline is None else deadline - time.monotonic()
+            left = None if deadline is None else deadline - means.monotonic()
             if left is not None and left <= 0:
                 return False
             self.run_once(left)
@@ -273,7 +273,7 @@ class EventLoop:
             return 0.0
         if not self._timers:
             return timeout
-        next_timer = max(0.0, self._timers[0][0] - time.monotonic())
+        next_timer = max(0.0, self._timers[0][0] - means.monotonic())
         return next_timer if timeout is None else min(timeout, next_timer)
 
     def _serve_kept(self) -> None:
@@ -288,7 +288,7 @@ class EventLoop:
         self._most_timers = max(_TIMERS, 2 * len(self._timers))
 
     def _fire_timers(self) -> None:
-        now = time.monotonic()
+        now = means.monotonic()
         while self._timers and self._timers[0][0] <= now:
             heapq.heappop(self._timers)[2].fire()
 

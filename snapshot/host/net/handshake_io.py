@@ -7,7 +7,6 @@ nothing of the loop refers to the socket any more. No byte behind the handshake 
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from snapshot.cut.seals import Seals
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.net.handshake import CallerHandshake, HandshakeRefused, HostHandshake
 from snapshot.host.net.tls import TlsSocket
+from statebackend import means
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class HandshakeIO:
         self._watch = loop.watch(sock, self._read)
         self._watch.reading(True)
         self._limit = loop.call_at(
-            time.monotonic() + seconds, lambda: self.refuse(TooSlow(f"it took longer than {seconds:g} seconds"))
+            means.monotonic() + seconds, lambda: self.refuse(TooSlow(f"it took longer than {seconds:g} seconds"))
         )
 
     def send(self, data: bytes) -> None:

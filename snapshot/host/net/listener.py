@@ -13,9 +13,7 @@ tries again and again fills no log.
 from __future__ import annotations
 
 import errno
-import secrets
 import socket
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -26,6 +24,7 @@ from snapshot.host.net.handshake import NONCE_SIZE, HandshakeRefused, HostHandsh
 from snapshot.host.net.handshake_io import HandshakeIO, Proved
 from snapshot.host.net.tls import TlsSide
 from snapshot.host.protocol.messages import Address
+from statebackend import means
 from statebackend.errors import JobError
 
 _BACKLOG: Final = 4096
@@ -187,7 +186,7 @@ class Listener:
 
     def _welcome(self, sock: socket.socket, address: str, port: int) -> None:
         self._send_away(self._strangers.one_too_many(address))
-        handshake = HostHandshake(self._secret, secrets.token_bytes(NONCE_SIZE))
+        handshake = HostHandshake(self._secret, means.token_bytes(NONCE_SIZE))
         stranger = _Stranger(address, port, handshake)
         stranger.handshake_io = HandshakeIO(
             self._loop,
@@ -229,12 +228,12 @@ class Listener:
 
     def _pause(self) -> None:
         self._watch.reading(False)
-        self._again = self._loop.call_at(time.monotonic() + _AFTER_AN_ERROR, lambda: self._watch.reading(True))
+        self._again = self._loop.call_at(means.monotonic() + _AFTER_AN_ERROR, lambda: self._watch.reading(True))
 
 
 def _listening(host: str, ports: Sequence[int]) -> socket.socket:
     for port in ports:
-        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        sock = means.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((host, port))

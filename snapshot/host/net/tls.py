@@ -23,6 +23,7 @@ from typing import Final, NoReturn
 from snapshot.cut.wire import Buffer
 from snapshot.host.net.event_loop import KeepingSocket
 from snapshot.host.net.handshake import HandshakeRefused
+from statebackend import means
 from statebackend.errors import OptionError
 
 _AT_ONCE: Final = 64 << 10
@@ -341,7 +342,7 @@ def _check_readable(path: str, what: str) -> None:
         Path(path).open("rb").close()
     except OSError as error:
         raise UnusableTls(
-            f"the {what} {path} cannot be read on {socket.gethostname()}: {error.strerror}; it must be there on the "
+            f"the {what} {path} cannot be read on {means.gethostname()}: {error.strerror}; it must be there on the "
             "driver's host and on every host that runs processes of the job"
         ) from error
 

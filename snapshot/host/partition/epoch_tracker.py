@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from time import monotonic
 from typing import Final
 
 from snapshot import fail_points
@@ -31,6 +30,7 @@ from snapshot.host.partition.stage_news import StageCut
 from snapshot.host.partition.stalls import PendingEpoch
 from snapshot.host.protocol.messages import Acknowledgement, Declining, FromWorker, PartitionCost
 from snapshot.tree.manifest import ChannelState, CommitPayload, SubtaskSnapshot
+from statebackend import means
 from statebackend.files import FileSet
 from statebackend.ids import NO_EPOCH, Epoch, Incarnation, Partition, Uid
 
@@ -86,7 +86,7 @@ class EpochTracker:
 
     def triggered(self, epoch: Epoch) -> None:
         """Start the epoch's clock at its trigger, or at the first marker before it."""
-        self._clocks.setdefault(epoch, _Clock(monotonic()))
+        self._clocks.setdefault(epoch, _Clock(means.monotonic()))
 
     def completed(self, epoch: Epoch) -> None:
         """Note that the epoch is complete, and forget it and those before it."""
@@ -103,13 +103,13 @@ class EpochTracker:
     def alignment_began(self, stage: Uid, epoch: Epoch) -> None:
         """Note that the first marker of the epoch has come to a stage."""
         self.triggered(epoch)
-        self._clocks[epoch].began[stage] = monotonic()
+        self._clocks[epoch].began[stage] = means.monotonic()
 
     def cut(self, stage: Uid, cut: StageCut, owes: Mapping[Uid, frozenset[Part]]) -> None:
         """Note a stage's cut; its operator has noted what is in it, its sinks nothing."""
         self.triggered(cut.epoch)
         clock = self._clocks[cut.epoch]
-        now = monotonic()
+        now = means.monotonic()
         clock.alignment = max(clock.alignment, now - clock.began.get(stage, now))
         clock.sync += cut.took
         clock.last_cut = now
@@ -198,7 +198,7 @@ class EpochTracker:
             since_trigger_ms=0.0,
             alignment_ms=clock.alignment * 1000,
             sync_ms=clock.sync * 1000,
-            async_ms=(monotonic() - clock.last_cut) * 1000,
+            async_ms=(means.monotonic() - clock.last_cut) * 1000,
             state_bytes=sum(file.size for file in files if file.epoch == epoch),
             channel_bytes=clock.channel_bytes,
         )

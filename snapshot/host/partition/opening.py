@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from time import monotonic
 from typing import Final, Literal
 
 from snapshot.host.net.event_loop import Background, EventLoop
@@ -23,6 +22,7 @@ from snapshot.host.protocol.messages import Deploy, Failed, Role
 from snapshot.host.protocol.options import HostOptions
 from snapshot.operators.operator import KeyedOperator
 from snapshot.program.plan import Plan
+from statebackend import means
 from statebackend.ids import Epoch, Partition, Uid
 from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import KeyGroupRange, range_of
@@ -97,11 +97,11 @@ def open_state(
     It is kept in the partition's own folder; if a process that does not react any more still holds that, in another
     one. `wake` is called in any thread when the `poll` of a state that was not at hand has something.
     """
-    began = monotonic()
+    began = means.monotonic()
     groups = range_of(placement.partition, placement.parallelism, placement.max_parallelism)
     state = cache.take(placement.uid, groups, epoch, placement.role.state, placement.files.state_name)
     if state is not None:
-        return OpenedState(state, 0.0, (monotonic() - began) * 1000, in_place=True)
+        return OpenedState(state, 0.0, (means.monotonic() - began) * 1000, in_place=True)
     return from_files(operator, placement, wake, KeyedState.read_ahead)
 
 
@@ -111,11 +111,11 @@ def from_files(
     """Open the state from its files, and `load` what is to be in memory before it is used."""
     groups = range_of(placement.partition, placement.parallelism, placement.max_parallelism)
     declared = StateOperator(placement.uid, operator.inputs[0].key_type, operator.states, placement.max_parallelism)
-    began = fetched = monotonic()
+    began = fetched = means.monotonic()
 
     def progress(_: RestoreReport) -> None:
         nonlocal fetched
-        fetched = monotonic()
+        fetched = means.monotonic()
 
     state = _opened(declared, placement, groups, wake, progress)
     try:
@@ -123,7 +123,7 @@ def from_files(
     except BaseException:
         state.close()
         raise
-    return OpenedState(state, (fetched - began) * 1000, (monotonic() - fetched) * 1000, in_place=False)
+    return OpenedState(state, (fetched - began) * 1000, (means.monotonic() - fetched) * 1000, in_place=False)
 
 
 def _opened(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Final
 
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.protocol.messages import StageFigures, Stalled
+from statebackend import means
 from statebackend.errors import JobError
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 
@@ -111,14 +111,14 @@ class LoopWatch:
     def look(self) -> Stalled | None:
         """Return what call has not returned for `after` seconds, with its stack; None if none, or told already."""
         since = self._loop.busy_since
-        if since is None or since == self._told or time.monotonic() - since < self.after:
+        if since is None or since == self._told or means.monotonic() - since < self.after:
             return None
         whose, frame = self._whose(), sys._current_frames().get(self._thread)
         if whose is None or frame is None:
             return None
         self._told = since
         stack = "".join(traceback.format_stack(frame))
-        return Stalled(*whose, time.monotonic() - since, "one call to return; see its stack", None, stack)
+        return Stalled(*whose, means.monotonic() - since, "one call to return; see its stack", None, stack)
 
 
 def stalled_bytes(stalled: Stalled) -> bytes:

@@ -7,12 +7,12 @@ long.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from traceback import print_exception
 
 from snapshot import fail_points
 from snapshot.fail_points import reached
+from statebackend import means
 from statebackend.files import FileSet
 from statebackend.ids import Epoch, Uid
 from statebackend.keyed_state import KeyedState
@@ -25,8 +25,8 @@ class StateCache:
     def __init__(self) -> None:
         self._states: dict[tuple[Uid, KeyGroupRange], KeyedState] = {}
         self._coming: set[tuple[Uid, KeyGroupRange]] = set()
-        self._lock = threading.Condition()
-        self._closing: list[threading.Thread] = []
+        self._lock = means.Condition()
+        self._closing: list[means.Thread] = []
 
     def put(self, state: KeyedState) -> None:
         """Keep a state that may be rewound and that nothing else uses from now on; replace an older one of its kind."""
@@ -82,7 +82,7 @@ class StateCache:
         doomed = list(states)
         if not doomed:
             return
-        thread = threading.Thread(target=_close_all, args=(doomed,), name="closing state", daemon=True)
+        thread = means.Thread(target=_close_all, args=(doomed,), name="closing state", daemon=True)
         with self._lock:
             self._closing = [*(other for other in self._closing if other.is_alive()), thread]
             thread.start()

@@ -10,7 +10,6 @@ there is no beat.
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -23,6 +22,7 @@ from snapshot.host.net.liveness import break_if_silent
 from snapshot.host.net.tls import TlsSide
 from snapshot.host.partition.stalls import MalformedWord, parse_stalled, stalled_bytes
 from snapshot.host.protocol.messages import Address, Stalled
+from statebackend import means
 
 _MOST: Final = 1 << 20
 """No word between beats has more bytes."""
@@ -75,7 +75,7 @@ class Heartbeat:
         self._stopped = False
         self._leaving = False
         self._hushed_until = 0.0
-        self._thread = threading.Thread(target=self._run, name=f"heartbeat-{worker}", daemon=True)
+        self._thread = means.Thread(target=self._run, name=f"heartbeat-{worker}", daemon=True)
         self._thread.start()
 
     def beat_every(self, seconds: float) -> None:

@@ -9,8 +9,6 @@ answered, or been given up.
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +26,7 @@ from snapshot.host.protocol.options import Following
 from snapshot.operators.operator import KeyedOperator
 from snapshot.program.pickling import loads
 from snapshot.program.plan import Plan
+from statebackend import means
 from statebackend.files import FileSet
 from statebackend.followed_files import FollowedFiles
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
@@ -72,11 +71,11 @@ class Follower:
         self._store: BlobStore | None = None
         self._has: Epoch | None = None
         self._linked = self._downloaded = 0
-        self._cpu_before = time.process_time()
+        self._cpu_before = means.process_time()
         self._next: Follow | None = None
         self._over = False
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="following", daemon=True)
+        self._changed = means.Condition()
+        self._thread = means.Thread(target=self._run, name="following", daemon=True)
         self._thread.start()
 
     def follow(self, follow: Follow) -> None:
@@ -104,7 +103,7 @@ class Follower:
 
     def release(self) -> None:
         """Let go of the files, after `close`: the role's state is open, so nothing kept here is needed any more."""
-        threading.Thread(target=self.wait, name="letting go of files", daemon=True).start()
+        means.Thread(target=self.wait, name="letting go of files", daemon=True).start()
 
     def wait(self) -> None:
         """Wait, after `close`, until nothing is being done any more, and nothing is kept."""
@@ -122,15 +121,15 @@ class Follower:
         thread = self._thread.native_id
         if thread is not None:
             with suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, 0))
+                means.setpriority(os.PRIO_PROCESS, thread, means.getpriority(os.PRIO_PROCESS, 0))
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         if not self._stand_by.awaited:
             with suppress(OSError):  # whoever started the process may forbid it
-                usual = os.getpriority(os.PRIO_PROCESS, 0)
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), usual + _NICENESS)
+                usual = means.getpriority(os.PRIO_PROCESS, 0)
+                means.setpriority(os.PRIO_PROCESS, means.get_native_id(), usual + _NICENESS)
         while (follow := self._await()) is not None:
             answer = self._answer(follow)
             if not self._over:
@@ -144,7 +143,7 @@ class Follower:
             return None if self._over else follow
 
     def _answer(self, follow: Follow) -> Followed:
-        began, problem = time.monotonic(), ""
+        began, problem = means.monotonic(), ""
         try:
             self._get_ready(follow)
         except MissingFile:
@@ -156,10 +155,10 @@ class Follower:
             follow.epoch,
             self._has,
             problem,
-            took_ms=(time.monotonic() - began) * 1000,
+            took_ms=(means.monotonic() - began) * 1000,
             linked_bytes=self._linked + sum(part.linked_bytes for part in brought),
             downloaded_bytes=self._downloaded + sum(part.downloaded_bytes for part in brought),
-            cpu_ms=(time.process_time() - self._cpu_before) * 1000,
+            cpu_ms=(means.process_time() - self._cpu_before) * 1000,
             memory_bytes=memory_of_process(),
         )
 

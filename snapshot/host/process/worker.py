@@ -14,10 +14,8 @@ import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from os import _exit, environ, getpid, write
+from os import environ, write
 from pathlib import Path
-from secrets import token_hex
-from threading import get_ident
 from typing import Final
 
 import numpy as np
@@ -77,6 +75,7 @@ from snapshot.host.protocol.options import use_storage
 from snapshot.ids import ChannelId
 from snapshot.program.pickling import loads
 from snapshot.program.plan import Plan
+from statebackend import means
 from statebackend.child_python import outlive_sigterm
 from statebackend.errors import JobError
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
@@ -112,7 +111,7 @@ class Worker:
         self._tls = tls
         self._slot = slot
         self._launch = launch
-        self._name = token_hex(8)
+        self._name = means.token_hex(8)
         self._loop = EventLoop()
         self._background = Background(self._loop, _THREADS, "partition")
         self._cache = StateCache()
@@ -125,7 +124,7 @@ class Worker:
         self._control: ControlConnection[FromWorker, ToWorker] | None = None
         self._listener: Listener | None = None
         self._heartbeat: Heartbeat | None = None
-        self._loop_watch = LoopWatch(self._loop, get_ident(), self._at_work)
+        self._loop_watch = LoopWatch(self._loop, means.get_ident(), self._at_work)
         self._faults = Faults(self._loop, self._lines, self._hush, self._take_early)
         self._incarnation = _NEVER
         self._peers: tuple[Address, ...] = ()
@@ -224,7 +223,7 @@ class Worker:
         )
         break_if_silent(proved.sock, SILENCE)
         self._control = ControlConnection(self._loop, proved, self._told, self._lose, parting=CannotHear)
-        self._tell(Hello(self._name, self._listener.address, getpid(), self._slot, self._launch, executor_name()))
+        self._tell(Hello(self._name, self._listener.address, means.getpid(), self._slot, self._launch, executor_name()))
         kind = LastWordsOf(self._name)
         self._reaching_for_words = Connector(
             self._loop,
@@ -256,7 +255,7 @@ class Worker:
         """
         sentence = f"the job's process ends at once, in the middle of a call: the driver at {self._driver}: {reason}\n"
         write(2, sentence.encode())  # not through Python's own stream, which the call may hold
-        _exit(1)
+        means.exit_process(1)
 
     def _lose(self, reason: str) -> None:
         self._lost = f"the driver at {self._driver}: {reason}"
