@@ -1,0 +1,1 @@
+"""Simulated processes with threads, clocks and a network, for code that takes these from `statebackend.means`."""

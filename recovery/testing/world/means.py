@@ -1,0 +1,124 @@
+"""The means of the simulated world: what `statebackend.means` names, for the threads of one `World`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from recovery.testing.world.kernel import World
+from recovery.testing.world.network import Network
+from recovery.testing.world.sockets import SimSelector, SimSocket, socketpair
+from recovery.testing.world.threads import SimCondition, SimEvent, SimLock, SimQueue, SimRLock, SimThread
+
+MAIN = 1
+"""The number of the thread outside of all simulated ones."""
+
+
+class _Maker:
+    """Makes objects of a simulated class; its type arguments, as of `SimpleQueue[int]`, say nothing here."""
+
+    def __init__(self, make: Callable[..., Any], *first: object) -> None:
+        self._make = make
+        self._first = first
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._make(*self._first, *args, **kwargs)
+
+    def __getitem__(self, _: object) -> _Maker:
+        return self
+
+
+class SimMeans:
+    """See `statebackend.means`. Random names are drawn for each process from its own name."""
+
+    def __init__(self, world: World, network: Network) -> None:
+        self._world = world
+        self.Thread = _Maker(SimThread, world)
+        self.Lock = _Maker(SimLock, world)
+        self.RLock = _Maker(SimRLock, world)
+        self.Condition = _Maker(SimCondition, world)
+        self.Event = _Maker(SimEvent, world)
+        self.SimpleQueue = _Maker(SimQueue, world)
+        self.Queue = _Maker(SimQueue, world)
+        self.selector = _Maker(SimSelector, world)
+        self.socket = _Maker(SimSocket, network)
+        self.socketpair = _Maker(socketpair, network)
+
+    # --- clocks -------------------------------------------------------------------------------------------------------
+
+    def monotonic(self) -> float:
+        """Return the time of the process's steady clock."""
+        self._world.check()
+        self._world.glance()
+        return self._world.process.steady()
+
+    def wall(self) -> float:
+        """Return the process's time of day in seconds since 1970."""
+        self._world.check()
+        self._world.glance()
+        return self._world.process.wall()
+
+    def wall_ns(self) -> int:
+        """Return the process's time of day in nanoseconds since 1970."""
+        return int(self.wall() * 1e9)
+
+    def process_time(self) -> float:
+        """Return the seconds that the process has computed: none, as far as it knows."""
+        return 0.0
+
+    def sleep(self, seconds: float) -> None:
+        """Let so much time pass, and at least let the others run."""
+        self._world.park(seconds)
+
+    # --- names and chance ---------------------------------------------------------------------------------------------
+
+    def token_bytes(self, size: int = 32) -> bytes:
+        """Return so many bytes that no one guesses, but who knows the process's name."""
+        return self._world.process.random.randbytes(size)
+
+    def token_hex(self, size: int = 32) -> str:
+        """Return so many bytes in hexadecimal."""
+        return self.token_bytes(size).hex()
+
+    def randbits(self, bits: int) -> int:
+        """Return a number of so many bits."""
+        return self._world.process.random.getrandbits(bits)
+
+    def random(self) -> float:
+        """Return a number from 0 to 1."""
+        return self._world.process.random.random()
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def getpid(self) -> int:
+        """Return the number of the process."""
+        return self._world.process.pid
+
+    def get_ident(self) -> int:
+        """Return the number of the thread."""
+        return MAIN if self._world.current is None else self._world.current.ident
+
+    get_native_id = get_ident
+
+    def getpriority(self, _which: int, _who: int) -> int:
+        """Return the usual one: all threads are equally important."""
+        return 0
+
+    def setpriority(self, _which: int, _who: int, _priority: int) -> None:
+        """Do nothing: all threads are equally important."""
+
+    def gethostname(self) -> str:
+        """Return the address of the process's machine."""
+        return self._world.process.host
+
+    def exit_process(self, code: int) -> None:
+        """End the process at once."""
+        self._world.end(self._world.process, code)
+
+    def kill(self, pid: int, signal: int) -> None:
+        """End the process with this number, whatever the signal; with signal 0 see whether it is there."""
+        found = next((process for process in self._world.processes if process.pid == pid and process.alive), None)
+        if found is None:
+            raise ProcessLookupError(pid)
+        if signal:
+            self._world.end(found, -signal)
