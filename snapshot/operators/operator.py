@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkabl
 import pyarrow as pa
 
 from snapshot.operators.rows import Rows
-from statebackend import means
 from statebackend.ids import Partition, Uid
 from statebackend.keyed_state import KeyedState
 from statebackend.keys.types import KeyType
@@ -58,11 +57,6 @@ def name_of(function: object) -> str:
     return "lambda" if name == "<lambda>" else str(name)
 
 
-def wall_clock() -> int:
-    """Return the processing time: milliseconds since 1970."""
-    return means.wall_ns() // 1_000_000
-
-
 def never() -> bool:
     """Return False."""
     return False
@@ -82,9 +76,10 @@ class OperatorContext:
     emit: Emit
     watermark: int
     """The event time up to which everything has been seen: `EARLIEST` before the first watermark."""
+    clock: Callable[[], int]
+    """Returns the processing time of the stage in milliseconds since 1970, for rows; `wake` gives the time itself. An
+    operator knows no other time."""
     broadcast: bytes | None = None
-    clock: Callable[[], int] = wall_clock
-    """The clock of an operator that takes rows; `wake` gives the time itself."""
     note: Callable[[], Note | None] = lambda: None
     """Returns the function to tell before a call that is not about a row; None if such calls are not noted now."""
     overdue: Callable[[], bool] = never

@@ -22,6 +22,7 @@ import copy
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -123,18 +124,19 @@ class OperatorHarness:
         self._overdue = overdue
         self.now = 0
         """The processing time that the operator sees when it takes rows."""
-        ended = snapshot is not None and snapshot.watermark == LATEST
-        self._watermark = EARLIEST if snapshot is None or ended else snapshot.watermark
+        self._watermark = EARLIEST if snapshot is None else _going_on(snapshot.watermark)
         self._epoch = Epoch(Generation(1), 0) if snapshot is None else _next_generation(snapshot.epoch)
-        self._emitted: dict[str | None, list[Rows]] = {}
+        self._emitted: dict[str | None, list[tuple[int, Rows]]] = {}
+        """By side output, with the partition of each."""
         self._members: list[_Member] = []
         try:
             for partition in range(parallelism):
                 groups = range_of(Partition(partition), parallelism, max_parallelism)
                 files = FileSet(groups) if snapshot is None else rescaled(snapshot.parts, groups)
                 options = Options(backend=backend, memory=memory)
-                state = self._opened_state(folder, files, options)
-                self._members.append(self._member(state, Partition(partition), parallelism, snapshot))
+                names = _names()
+                state = self._opened_state(folder, files, options, names)
+                self._open(state, names, partition, parallelism, None if snapshot is None else snapshot.broadcast)
         except BaseException:
             self.close()
             raise
@@ -185,18 +187,18 @@ class OperatorHarness:
 
     def emitted(self, side: str | None = None) -> list[Row]:
         """Return the rows of the main output, or of a side output, since opening or the last `clear`."""
-        return [row for rows in self._emitted.get(side, ()) for row in rows_of(rows.batch)]
+        return [row for _, rows in self._emitted.get(side, ()) for row in rows_of(rows.batch)]
 
     def emitted_times(self, side: str | None = None) -> list[int | None]:
         """Return the event time of each of the emitted rows; None for rows of an output without event times."""
-        pieces = self._emitted.get(side, ())
+        pieces = [rows for _, rows in self._emitted.get(side, ())]
         return [
             time for rows in pieces for time in (rows.times.tolist() if rows.times is not None else [None] * len(rows))
         ]
 
-    def emitted_rows(self, side: str | None = None) -> Rows | None:
-        """Return the emitted rows as one batch; None if there are none."""
-        pieces = self._emitted.get(side)
+    def emitted_rows(self, side: str | None = None, partition: int | None = None) -> Rows | None:
+        """Return the emitted rows, of all partitions or of one, as one batch; None if there are none."""
+        pieces = [rows for number, rows in self._emitted.get(side, ()) if partition in (None, number)]
         return joined(pieces) if pieces else None
 
     def clear(self) -> None:
@@ -217,6 +219,25 @@ class OperatorHarness:
         for member in self._members:
             member.state.completed(self._epoch)
         return OperatorSnapshot(self._epoch, parts, broadcasts.pop(), self._watermark)
+
+    def rewind(self, snapshot: OperatorSnapshot) -> bool:
+        """Go back in place to a cut of this harness, as a job does whose other partition was lost.
+
+        Returns False where a state cannot do that exactly, as when keys of a table went to the disk since the cut: then
+        the harness is closed, and the snapshot can be opened by another.
+        """
+        self._watermark = _going_on(snapshot.watermark)
+        members, self._members = self._members, []
+        for member in members:
+            member.operator.close()
+        parts = zip(members, snapshot.parts, strict=True)
+        if not all(member.state.rewind(snapshot.epoch, files, member.names) for member, files in parts):
+            for member in members:
+                member.state.close()
+            return False
+        for partition, member in enumerate(members):
+            self._open(member.state, member.names, partition, len(members), snapshot.broadcast)
+        return True
 
     def state(self, key: object) -> KeyedState:
         """Return the state of the partition that owns this key, with the key as its current one.
@@ -246,35 +267,34 @@ class OperatorHarness:
 
     # --- opening it ---------------------------------------------------------------------------------------------------
 
-    def _opened_state(self, folder: Path, files: FileSet, options: Options) -> KeyedState:
+    def _opened_state(self, folder: Path, files: FileSet, options: Options, names: Callable[[], str]) -> KeyedState:
         store = LocalStore(folder / "store")
-        own, numbers = uuid4().hex, count()
         local = Path(tempfile.mkdtemp(prefix="local-", dir=folder))
         declared = StateOperator(_UID, self.operator.inputs[0].key_type, self.operator.states, self.max_parallelism)
-        return KeyedState(declared, local, store, lambda: f"shared/{own}-{next(numbers)}.sst", files, options)
+        return KeyedState(declared, local, store, names, files, options)
 
-    def _member(
-        self, state: KeyedState, partition: Partition, parallelism: int, snapshot: OperatorSnapshot | None
-    ) -> _Member:
+    def _open(
+        self, state: KeyedState, names: Callable[[], str], partition: int, parallelism: int, broadcast: bytes | None
+    ) -> None:
         context = OperatorContext(
             uid=_UID,
-            partition=partition,
+            partition=Partition(partition),
             parallelism=parallelism,
             key_type=state.key_type,
             state=state,
-            emit=self._emit,
+            emit=partial(self._emit, partition),
             watermark=self._watermark,
-            broadcast=None if snapshot is None else snapshot.broadcast,
             clock=lambda: self.now,
+            broadcast=broadcast,
             overdue=self._overdue,
         )
         try:
-            return _Member(state, copy.deepcopy(self.operator).open(context))
+            self._members.append(_Member(state, copy.deepcopy(self.operator).open(context), names))
         except BaseException:
             state.close()
             raise
 
-    def _emit(self, rows: Rows, side: str | None = None) -> None:
+    def _emit(self, partition: int, rows: Rows, side: str | None = None) -> None:
         if not len(rows):
             return
         schema = self.operator.output if side is None else self.operator.sides[side]
@@ -282,7 +302,7 @@ class OperatorHarness:
             raise AssertionError(f"{self.operator.label} emits {rows.batch.schema}, and declares {schema}")
         if (rows.times is not None) != self.operator.timed:
             raise AssertionError(f"{self.operator.label} declares timed={self.operator.timed}, and emits otherwise")
-        self._emitted.setdefault(side, []).append(rows)
+        self._emitted.setdefault(side, []).append((partition, rows))
 
     def _divided(self, rows: Rows, declared: Input) -> list[Rows]:
         if not declared.keys:
@@ -346,6 +366,18 @@ class _Member:
 
     state: KeyedState
     operator: Operator
+    names: Callable[[], str]
+    """Gives its files their names."""
+
+
+def _names() -> Callable[[], str]:
+    own, numbers = uuid4().hex, count()
+    return lambda: f"shared/{own}-{next(numbers)}.sst"
+
+
+def _going_on(watermark: int) -> int:
+    """Return the event time from which a restored operator goes on: it begins anew if it was at its end."""
+    return EARLIEST if watermark == LATEST else watermark
 
 
 def transformed(

@@ -20,6 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from snapshot.cut.frames import EARLIEST
+from snapshot.host.partition.stage_clock import process_clock
 from snapshot.operators.aggregate import RunningAggregate
 from snapshot.operators.operator import Input, KeyedOperator, Operator, OperatorContext
 from snapshot.operators.rows import Rows
@@ -106,7 +107,16 @@ class _Measured:
             options=Options(memory=_MEMORY),
         )  # fmt: skip
         self.operator: Operator = plan.open(
-            OperatorContext(Uid("measured"), Partition(0), 1, self._state.key_type, self._state, _nowhere, EARLIEST)
+            OperatorContext(
+                Uid("measured"),
+                Partition(0),
+                1,
+                self._state.key_type,
+                self._state,
+                _nowhere,
+                EARLIEST,
+                process_clock().now,
+            )
         )
 
     def __enter__(self) -> _Measured:

@@ -80,8 +80,8 @@ class KeyedRun:
             state,
             emit,
             EARLIEST if restored is None else restored.timestamp,
-            placement.role.broadcast,
             clock,
+            placement.role.broadcast,
             note,
             overdue,
         )
