@@ -46,6 +46,7 @@ from snapshot.host.protocol.messages import (
     TriggerEpoch,
 )
 from snapshot.host.protocol.options import Following, HostOptions
+from snapshot.host.protocol.wiring import ByArrival
 from snapshot.ids import JobId
 from snapshot.program.pickling import dumps
 from snapshot.program.program import Program
@@ -144,6 +145,7 @@ class DrivenWorker:
                 (self._hello.address,),
                 self._pickled,
                 roles,
+                ByArrival(),
                 self._options,
                 str(folder / "tree"),
                 str(folder / "local"),

@@ -40,6 +40,9 @@ NOT_PURE = {"snapshot/journal/store.py"}
 ARROW_ALONE = {"statebackend/keys", "statebackend/states", "statebackend/tables/values", "statebackend/tables/format"}
 """Rooms that compute: they know Arrow and dates, and nothing else of the world."""
 
+WIRINGS = ROOT / "snapshot/host/protocol/wiring.py"
+"""The kinds of wiring that schemes choose from."""
+
 ARROW = {"datetime", "pyarrow"}
 WORLD = {
     "asyncio", "concurrent", "fsspec", "multiprocessing", "os", "pathlib", "pyspark", "random", "rocksdict", "s3fs",
@@ -71,9 +74,9 @@ def imported(source: str) -> Iterator[str]:
 
 
 def room_of(module: str) -> str:
-    """Return the folder of a module; one that lies directly in a package is a room of its own."""
+    """Return the folder of a module; one that lies beside rooms, and not in one, is a room of its own."""
     folder = module.rpartition(".")[0]
-    return module if folder in PACKAGES else folder
+    return module if folder in (*PACKAGES, "snapshot.host") else folder
 
 
 def rooms(sources: Mapping[str, str]) -> dict[str, set[str]]:
@@ -97,6 +100,22 @@ def pure_modules() -> list[Path]:
     alone = [ROOT / folder / f"{name}.py" for folder, names in ALSO_PURE.items() for name in names.split()]
     paths = [path for room in PURE for path in ([ROOT / room] if room.endswith(".py") else (ROOT / room).glob("*.py"))]
     return [path for path in [*paths, *alone] if path.relative_to(ROOT).as_posix() not in NOT_PURE]
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def names_in(path: Path) -> set[str]:
+    """Return every name and attribute that a module imports or uses."""
+    found = {name.rpartition(".")[2] for name in imported(path.read_text())}
+    for node in ast.walk(parsed(path)):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                found.add(name)
+            case _:
+                pass
+    return found
 
 
 def test_imports_point_from_recovery_to_snapshot_to_statebackend() -> None:
@@ -126,6 +145,16 @@ def test_pure_rooms_import_neither_spark_nor_storage_sockets_threads_clocks_rand
 def test_rooms_that_compute_import_nothing_of_the_world_but_arrow() -> None:
     for path in (path for room in ARROW_ALONE for path in (ROOT / room).glob("*.py")):
         assert worldly(path.read_text(), WORLD) == set(), f"{path.relative_to(ROOT)} only computes"
+
+
+def test_a_wiring_is_told_apart_in_one_place() -> None:
+    """Schemes make them, `snapshot/host/wiring.py` asks for them, and all other modules only hand them on."""
+    wirings = {node.name for node in ast.walk(parsed(WIRINGS)) if isinstance(node, ast.ClassDef)}
+    assert wirings != set()
+    allowed = {WIRINGS, ROOT / "snapshot/host/wiring.py", *(ROOT / "recovery/schemes").glob("*.py")}
+    for module, path in modules().items():
+        if path not in allowed:
+            assert names_in(path) & wirings == set(), f"{module} names a wiring; ask for it in snapshot/host/wiring.py"
 
 
 def test_every_room_and_module_that_is_named_here_exists() -> None:

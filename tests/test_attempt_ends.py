@@ -37,6 +37,8 @@ from snapshot.host.protocol.messages import (
     Role,
 )
 from snapshot.host.protocol.options import HostOptions
+from snapshot.host.protocol.wiring import ByArrival
+from snapshot.host.wiring import stage_parts
 from snapshot.ids import JobId
 from snapshot.operators.rows import Rows
 from snapshot.program.plan import Plan, Stage
@@ -100,8 +102,9 @@ class Begun:
         store = MemoryStore(folder.name)
         plan = Plan((Stage(SOURCE, (), {}, source=source),), 128)
         peers = (Address("127.0.0.1", 1),)
+        roles, wiring = {SOURCE: Role()}, ByArrival()
         deploy = Deploy(
-            INCARNATION, JobId("job"), None, Partition(0), peers, b"", {SOURCE: Role()}, HostOptions(), "", str(folder)
+            INCARNATION, JobId("job"), None, Partition(0), peers, b"", roles, wiring, HostOptions(), "", str(folder)
         )
         files = TreeFiles(store, INCARNATION, Partition(0))
 
@@ -114,7 +117,7 @@ class Begun:
         assert self.loop.run(lambda: bool(self.ready), LIMIT)
         environment = Environment(self.loop, self.background, StateCache(), tell)
         placements = {SOURCE: placement_of(SOURCE, deploy, plan, files, store)}
-        self.attempt = PartitionAttempt(deploy, plan, files, placements, {}, environment)
+        self.attempt = PartitionAttempt(deploy, plan, files, placements, {}, stage_parts(wiring), environment)
         self.attempt.begin()
         self.attempt.told(AssignSplits(INCARNATION, SOURCE, ("one", "two"), last=True))
 

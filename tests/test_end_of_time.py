@@ -15,7 +15,6 @@ from snapshot import EOF, PAUSE, BatchProcess, Collection, Stream, ToDriver, Tum
 from snapshot.connectors.memory.collection import Item
 from snapshot.cut.frames import EARLIEST, LATEST, Data, End, Frame, Marker, MarkerMode, Watermark
 from snapshot.host.partition.opening import open_state
-from snapshot.host.partition.stage_clock import process_clock
 from snapshot.host.partition.stage_run import StageRun
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.protocol.messages import Drain, Role
@@ -31,7 +30,7 @@ from statebackend.states.aggregates import AggregateTable
 from statebackend.tables.values.aggregations import Sum
 from tests.driven_worker import DrivenWorker
 from tests.planned_operator import Planned
-from tests.test_stage_run import FAR, Reports, Wire
+from tests.test_stage_run import FAR, PARTS, Reports, Wire
 from tests.test_stage_times import IN, NUMBERS, OUT, OWN, placement_of
 
 STAGE = Uid("stage")
@@ -78,9 +77,7 @@ class Stood:
         stage = Stage(STAGE, tuple(edges), {None: (ToEdge(OUT),)}, operator=operator)
         self._wire, self.reports = Wire(OUT.channel(OWN, OWN)), Reports()
         sending = {self._wire.id: self._wire}
-        self.run = StageRun(
-            stage, placement, None, sending, {}, self.reports, lambda: None, Attempt(1), process_clock()
-        )
+        self.run = StageRun(stage, placement, None, sending, {}, self.reports, lambda: None, Attempt(1), PARTS)
         self.run.begin()
         self.run.open(self.state)
 
@@ -178,7 +175,7 @@ def source_run(
     stage = Stage(Uid("source"), (), {None: (step,)}, source=Collection(rows, NUMBERS))
     wire, reports = Wire(edge.channel(OWN, OWN)), Reports()
     placement = replace(placement_of(stage.uid, folder), role=role, time_goes_on=time_goes_on)
-    run = StageRun(stage, placement, None, {wire.id: wire}, {}, reports, lambda: None, Attempt(1), process_clock())
+    run = StageRun(stage, placement, None, {wire.id: wire}, {}, reports, lambda: None, Attempt(1), PARTS)
     run.begin()
     assert run.source is not None
     run.source.assign([] if role.positions else ["0"], last=True)

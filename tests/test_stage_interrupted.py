@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
@@ -37,7 +38,7 @@ from statebackend.keys.types import KeyType
 from statebackend.snapshots.uploads import Durable
 from statebackend.states.declarations import ValueState
 from statebackend.stores.memory_store import MemoryStore
-from tests.test_stage_run import FIRST, OWN, Reports, Valve, Wire
+from tests.test_stage_run import FIRST, OWN, PARTS, Reports, Valve, Wire
 
 SCHEMA = pa.schema([("n", pa.int64()), ("k", pa.int64())])
 WIRE = RowsWire(SCHEMA, timed=True)
@@ -56,6 +57,9 @@ class Clock:
     """Time passes in calls of the function alone."""
 
     now = 0
+
+
+CLOCK = StageClock(process_clock().now, lambda: float(Clock.now))
 
 
 class Slow(KeyedProcess):
@@ -106,9 +110,9 @@ class Standing:
             self.reports,
             lambda: None,
             attempt,
-            StageClock(process_clock().now, lambda: float(Clock.now)),
+            replace(PARTS, clock=lambda: CLOCK),
         )
-        self.run.connect(senders)
+        self.run.inputs.connect(senders)
         self.run.begin()
         self.run.open(self.state)
         self.sent: list[object] = []

@@ -13,7 +13,6 @@ import pytest
 from snapshot.cut.frames import LATEST, End, Marker, MarkerMode, Watermark
 from snapshot.host.partition.channel_state import stored
 from snapshot.host.partition.opening import StatePlacement, open_state
-from snapshot.host.partition.stage_clock import process_clock
 from snapshot.host.partition.stage_run import StageRun
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
@@ -34,6 +33,7 @@ from tests.test_stage_run import (
     IN,
     OUT,
     OWN,
+    PARTS,
     SCHEMA,
     A,
     Reports,
@@ -86,10 +86,10 @@ class Held:
             self.reports,
             lambda: None,
             Attempt(2),
-            process_clock(),
+            PARTS,
         )
         self.valve = Valve()
-        self.run.connect({A: self.valve})
+        self.run.inputs.connect({A: self.valve})
         self.run.begin()
 
     def open(self) -> None:

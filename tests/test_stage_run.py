@@ -18,12 +18,13 @@ from snapshot.host.net.rows_wire import RowsWire
 from snapshot.host.partition import channel_state
 from snapshot.host.partition.channel_state import Frames, recalled, stored
 from snapshot.host.partition.opening import StatePlacement
-from snapshot.host.partition.stage_clock import process_clock
 from snapshot.host.partition.stage_news import InFlight, NeedsSplit, StageCut, StageEnded, StageNews
 from snapshot.host.partition.stage_run import StageRun
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.protocol.messages import Role
 from snapshot.host.protocol.options import HostOptions
+from snapshot.host.protocol.wiring import ByArrival
+from snapshot.host.wiring import stage_parts
 from snapshot.ids import ChannelId
 from snapshot.operators.operator import Operator
 from snapshot.operators.rows import Rows
@@ -42,6 +43,7 @@ IN = Edge(Uid("source"), Uid("stage"), 0, 0, Exchange.KEYED, SCHEMA, False, ("n"
 OUT = Edge(Uid("stage"), Uid("sink"), 0, 0, Exchange.KEYED, SCHEMA, False, ("n",))
 A, B = (IN.channel(Partition(sender), OWN) for sender in range(PARALLELISM))
 FAR = 1 << 40
+PARTS = stage_parts(ByArrival())
 
 
 class Wire:
@@ -121,11 +123,9 @@ class Stood:
         self.out = [Wire(OUT.channel(own, Partition(to))) for to in range(PARALLELISM)]
         self.reports = Reports()
         sending = {wire.id: wire for wire in self.out}
-        self.run = StageRun(
-            stage, placement, None, sending, {}, self.reports, lambda: None, Attempt(1), process_clock()
-        )
+        self.run = StageRun(stage, placement, None, sending, {}, self.reports, lambda: None, Attempt(1), PARTS)
         self.valves = {IN.channel(Partition(sender), own): Valve() for sender in range(PARALLELISM)}
-        self.run.connect(self.valves)
+        self.run.inputs.connect(self.valves)
         self.run.begin()
 
     def sent(self) -> list[object]:
@@ -214,8 +214,8 @@ def test_what_was_in_flight_is_processed_again_before_new_input(tmp_path: Path) 
     placement = StatePlacement(Uid("stage"), OWN, 1, 128, role, after.options, before.store, before.files, tmp_path)
     out = Wire(OUT.channel(OWN, OWN))
     stage = Stage(Uid("stage"), (IN,), {None: (ToEdge(OUT),)})
-    run = StageRun(stage, placement, FIRST, {out.id: out}, {}, Reports(), lambda: None, Attempt(2), process_clock())
-    run.connect({A: Valve()})
+    run = StageRun(stage, placement, FIRST, {out.id: out}, {}, Reports(), lambda: None, Attempt(2), PARTS)
+    run.inputs.connect({A: Valve()})
     run.begin()
     run.arrived(A, number(3))
     run.work(FAR)
@@ -235,7 +235,7 @@ def test_of_in_flight_data_a_rescaled_stage_processes_only_what_has_its_own_keys
         wires = [Wire(OUT.channel(partition, Partition(to))) for to in range(3)]
         stage = Stage(Uid("stage"), (IN,), {None: (ToEdge(OUT),)})
         run = StageRun(
-            stage, placement, FIRST, {w.id: w for w in wires}, {}, Reports(), lambda: None, Attempt(2), process_clock()
+            stage, placement, FIRST, {w.id: w for w in wires}, {}, Reports(), lambda: None, Attempt(2), PARTS
         )
         run.begin()
         run.work(FAR)

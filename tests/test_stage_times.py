@@ -13,7 +13,6 @@ from snapshot.connectors.memory.collection import Collection
 from snapshot.cut.frames import Data, End, Watermark
 from snapshot.host.partition.opening import StatePlacement, open_state
 from snapshot.host.partition.source_times import SourceTimes
-from snapshot.host.partition.stage_clock import process_clock
 from snapshot.host.partition.stage_run import StageRun
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
@@ -28,7 +27,7 @@ from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from statebackend.keygroups import range_of
 from statebackend.stores.memory_store import MemoryStore
 from tests.planned_operator import Planned
-from tests.test_stage_run import FAR, Reports, Wire
+from tests.test_stage_run import FAR, PARTS, Reports, Wire
 
 OWN = Partition(0)
 NUMBERS = pa.schema([("n", pa.int64())])
@@ -69,7 +68,7 @@ def test_a_timer_that_is_still_set_when_all_input_has_ended_sends_nothing_behind
     state = open_state(operator, placement, None, StateCache(), lambda: None).state
     stage = Stage(Uid("stage"), (IN,), {None: (ToEdge(OUT),)}, operator=operator)
     wire = Wire(OUT.channel(OWN, OWN))
-    run = StageRun(stage, placement, None, {wire.id: wire}, {}, Reports(), lambda: None, Attempt(1), process_clock())
+    run = StageRun(stage, placement, None, {wire.id: wire}, {}, Reports(), lambda: None, Attempt(1), PARTS)
     run.begin()
     run.open(state)
     run.work(0)
@@ -99,7 +98,7 @@ def test_branches_of_one_source_have_their_event_times_from_their_own_columns(tm
     sending: dict[ChannelId, Wire] = {wire.id: wire for wire in wires.values()}
     placement = placement_of(stage.uid, tmp_path)
     run = StageRun(
-        stage, replace(placement, role=Role()), None, sending, {}, Reports(), lambda: None, Attempt(1), process_clock()
+        stage, replace(placement, role=Role()), None, sending, {}, Reports(), lambda: None, Attempt(1), PARTS
     )
     run.begin()
     assert run.source is not None
@@ -135,7 +134,7 @@ def test_branches_that_declare_their_event_time_alike_do_not_make_rows_of_each_o
         Reports(),
         lambda: None,
         Attempt(1),
-        process_clock(),
+        PARTS,
     )
     run.begin()
     assert run.source is not None

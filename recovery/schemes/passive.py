@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from recovery.restart_strategies import ExponentialDelay, Restarts
 from snapshot.host.protocol.options import Following
+from snapshot.host.protocol.wiring import ByArrival, Wiring
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,11 @@ class Passive:
         if not isinstance(self.following, Following) and self.following not in known:
             listed = ", ".join(repr(kind) for kind in known)
             raise ValueError(f"following is {self.following!r}; standbys can follow in these ways: {listed}")
+
+    @property
+    def wiring(self) -> Wiring:
+        """Return how partitions are wired."""
+        return ByArrival()
 
     @property
     def ready(self) -> Following:

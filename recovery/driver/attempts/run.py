@@ -103,6 +103,7 @@ class AttemptRun:
                     peers,
                     settings.pickled_plan,
                     role,
+                    settings.scheme.wiring,
                     settings.options.host,
                     settings.store,
                     settings.local,

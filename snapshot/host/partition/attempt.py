@@ -28,9 +28,9 @@ from snapshot.host.partition.epoch_tracker import ChannelParts, EpochTracker
 from snapshot.host.partition.failures import is_of_state, kind_of, text_of, traceback_of
 from snapshot.host.partition.last_words import LastWords
 from snapshot.host.partition.opening import NOTHING, OpenedState, StatePlacement
-from snapshot.host.partition.router import SendingEnd
-from snapshot.host.partition.sink_run import SinkIdentity, SinkNews, SinkRun
-from snapshot.host.partition.stage_clock import process_clock
+from snapshot.host.partition.parts import StageParts
+from snapshot.host.partition.router import Outlet
+from snapshot.host.partition.sink_run import Output, SinkIdentity, SinkNews, SinkRun
 from snapshot.host.partition.stage_inputs import ReceivingEnd
 from snapshot.host.partition.stage_news import InFlight, NeedsSplit, StageCut, StageEnded, StageNews
 from snapshot.host.partition.stage_operators import KeyedRun, StillOpening, rows_of_key
@@ -91,10 +91,11 @@ class Environment:
 class PartitionAttempt:
     """A partition from its deployment to the end of the attempt.
 
-    The caller owes: `connect`, then `begin`, then `opened` for the state of each keyed operator as it comes, and
-    `close` at the end. It does not wait for the states: stages that need none work, and for the others their input
-    waits. Nothing is raised once it has begun: a failure is told to the driver, and nothing more is done until the next
-    deployment. At the end its states are at hand for that, unless something went wrong in one of them.
+    `sending` has for each channel that begins here the sending ends to all processes with its receiver's role. The
+    caller owes: `connect`, then `begin`, then `opened` for the state of each keyed operator as it comes, and `close` at
+    the end. It does not wait for the states: stages that need none work, and for the others their input waits. Nothing
+    is raised once it has begun: a failure is told to the driver, and nothing more is done until the next deployment. At
+    the end its states are at hand for that, unless something went wrong in one of them.
     """
 
     def __init__(
@@ -103,10 +104,12 @@ class PartitionAttempt:
         plan: Plan,
         files: TreeFiles,
         placements: Mapping[Uid, StatePlacement],
-        sending: Mapping[ChannelId, SendingEnd],
+        sending: Mapping[ChannelId, Sequence[Outlet]],
+        parts: StageParts,
         environment: Environment,
     ) -> None:
         self._deploy = deploy
+        self._parts = parts
         self._environment = environment
         self._tell = environment.tell
         self._files = files
@@ -128,10 +131,11 @@ class PartitionAttempt:
         self._turned_at = 0.0
         self._at: Uid | None = None  # whose code runs, for whoever reads of its failure
         self._status: Timer | None = None
+        outlets = {channel: parts.outlet(ends) for channel, ends in sending.items()}
         try:
             for stage in plan.stages:
                 self._at = stage.uid
-                self._stages.append(self._make(stage, placements[stage.uid], sending))
+                self._stages.append(self._make(stage, placements[stage.uid], outlets))
         except BaseException:
             self.close()
             raise
@@ -142,28 +146,19 @@ class PartitionAttempt:
 
     # --- making it ----------------------------------------------------------------------------------------------------
 
-    def _make(self, stage: Stage, placement: StatePlacement, sending: Mapping[ChannelId, SendingEnd]) -> StageRun:
+    def _make(self, stage: Stage, placement: StatePlacement, outlets: Mapping[ChannelId, Outlet]) -> StageRun:
         attempt = self._deploy.incarnation.attempt
         with ExitStack() as made:
-            sinks: dict[Uid, SinkRun] = {}
+            sinks: dict[Uid, Output] = {}
             for sink in stage.sinks:
                 sinks[sink.uid] = self._sink(sink)
                 made.callback(sinks[sink.uid].close)
-            run = StageRun(
-                stage,
-                placement,
-                self._deploy.epoch,
-                sending,
-                sinks,
-                self._stage_said,
-                self.woken,
-                attempt,
-                process_clock(),
-            )
+            epoch, report, wake = self._deploy.epoch, self._stage_said, self.woken
+            run = StageRun(stage, placement, epoch, outlets, sinks, report, wake, attempt, self._parts)
             made.pop_all()
         return run
 
-    def _sink(self, target: ToSink) -> SinkRun:
+    def _sink(self, target: ToSink) -> Output:
         deploy, uid = self._deploy, target.uid
 
         def deliver(transaction: TransactionId | None, rows: pa.RecordBatch) -> None:
@@ -185,16 +180,20 @@ class PartitionAttempt:
             frozenset(deploy.options.accept_places),
         )
         self._settled[uid] = None
-        return SinkRun(
-            SinkIdentity(deploy.job, uid, deploy.incarnation, deploy.partition),
-            target.sink.open(context),
-            deploy.roles.get(uid, NOTHING).committables,
-            deploy.epoch,
-            self._environment.loop,
-            self._environment.background,
-            self._sink_said,
-            self._first_output,
-        )
+
+        def writing() -> SinkRun:
+            return SinkRun(
+                SinkIdentity(deploy.job, uid, deploy.incarnation, deploy.partition),
+                target.sink.open(context),
+                deploy.roles.get(uid, NOTHING).committables,
+                deploy.epoch,
+                self._environment.loop,
+                self._environment.background,
+                self._sink_said,
+                self._first_output,
+            )
+
+        return self._parts.output(writing)
 
     @property
     def channels(self) -> tuple[ChannelId, ...]:
@@ -204,7 +203,7 @@ class PartitionAttempt:
     def connect(self, gates: Mapping[ChannelId, ReceivingEnd]) -> None:
         """Take the receiving ends of all channels."""
         for run in self._stages:
-            run.connect({channel: gates[channel] for channel in run.inputs.channels})
+            run.inputs.connect({channel: gates[channel] for channel in run.inputs.channels})
 
     def begin(self) -> None:
         """Commit what the epoch carries, process what was in flight, then go on; keyed operators when they are open."""
@@ -286,11 +285,7 @@ class PartitionAttempt:
         reached(fail_points.COMPLETE_HEARD)
         self._epochs.completed(epoch)
         for run in self._stages:
-            run.operator.note_nothing()
-            if run.operator.keyed is not None:
-                run.operator.keyed.completed(epoch)
-            for sink in run.sinks.values():
-                sink.completed(epoch)
+            run.completed(epoch)
         if not self._settled:
             self._say(HasCommitted(self._deploy.incarnation, self._deploy.partition, epoch))
 
@@ -535,7 +530,7 @@ class PartitionAttempt:
     def _markers(self, uid: Uid, epoch: Epoch) -> str:
         """Return what an operator that has not cut waits for."""
         run = next((run for run in self._stages if uid in run.stage.uids), None)
-        channels = sorted(map(str, run.inputs.unreached(epoch))) if run is not None else []
+        channels = sorted(map(str, run.inputs.inlet.unreached(epoch))) if run is not None else []
         if not channels:
             return "its cut"
         shown = ", ".join(channels[:_SHOWN]) + (f" and {len(channels) - _SHOWN} more" if len(channels) > _SHOWN else "")

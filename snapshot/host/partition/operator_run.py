@@ -121,6 +121,12 @@ class OperatorRun:
             self.keyed.cut(epoch)
             reached(fail_points.STATE_CUT)
 
+    def completed(self, epoch: Epoch) -> None:
+        """Tell its state that the epoch is complete; from there on no more calls are noted."""
+        self._notes = None
+        if self.keyed is not None:
+            self.keyed.completed(epoch)
+
     def close(self) -> None:
         """Close it; its state stays as it left it."""
         if self.keyed is not None:
@@ -136,10 +142,6 @@ class OperatorRun:
         steps = [target.transform for target in self._stage.targets() if isinstance(target, Step)]
         batches = any(isinstance(one, TakingBatches) for one in (self._stage.operator, *steps))
         self._notes = Notes(self._stage.uid, words, batches=batches)
-
-    def note_nothing(self) -> None:
-        """Say no more calls, as the attempt has come further than those before it."""
-        self._notes = None
 
     def noted(self, rows: Rows) -> Iterable[Rows]:
         """Return rows in the pieces in which they are to go through the chain."""

@@ -91,8 +91,8 @@ _NO_LIMIT: Final = 1 << 62
 Overtaken = dict[ChannelId, tuple[Data, ...]]
 
 
-class SendingEnd(Protocol):
-    """The sending end of a channel."""
+class Outlet(Protocol):
+    """The way to one receiver: the sending end of a channel, or several to processes that all have its role."""
 
     @property
     def id(self) -> ChannelId:
@@ -114,7 +114,7 @@ class Router:
     """All channels of one edge that begin in this partition, in the order of their receivers."""
 
     def __init__(
-        self, edge: Edge, channels: Sequence[SendingEnd], max_parallelism: int, batch_rows: int, batch_bytes: int
+        self, edge: Edge, channels: Sequence[Outlet], max_parallelism: int, batch_rows: int, batch_bytes: int
     ) -> None:
         self._edge = edge
         self._channels = channels

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from snapshot import fail_points
 from snapshot.epochs.transaction_events import (
@@ -65,8 +65,30 @@ class SinkIdentity:
     partition: Partition
 
 
+class Output(Protocol):
+    """The part of a sink in a partition: what becomes of its rows, from the start of an attempt to its end."""
+
+    def begin(self) -> None:
+        """Go on from the restored epoch; it comes first."""
+
+    def rows(self, rows: Rows) -> None:
+        """Take rows."""
+
+    def cut(self, epoch: Epoch) -> None:
+        """Let all that came until now belong to the epoch, whose state is being cut."""
+
+    def completed(self, epoch: Epoch) -> None:
+        """Take the coordinator's word that the epoch is complete."""
+
+    def no_more_rows(self) -> None:
+        """Take the word that the input has ended."""
+
+    def close(self) -> None:
+        """End the attempt."""
+
+
 class SinkRun:
-    """A sink from the start of an attempt to its end. `begin` comes first."""
+    """Writes: a sink from the start of an attempt to its end. `begin` comes first."""
 
     def __init__(
         self,

@@ -6,17 +6,18 @@ marker overtakes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from snapshot import fail_points
-from snapshot.cut import aligner as align
+from snapshot.cut.aligner import AlignerInstruction
 from snapshot.cut.frames import Data, Frame, Watermark
 from snapshot.cut.watermarks import Watermarks, going_on
 from snapshot.fail_points import reached
 from snapshot.host.flow.allowances import Allowance, Allowances
 from snapshot.host.flow.gathering import RowGatherer
+from snapshot.host.flow.inlets import MakeInlet
 from snapshot.host.net.rows_wire import RowsWire
 from snapshot.host.partition.channel_state import recalled
 from snapshot.host.partition.opening import StatePlacement
@@ -28,10 +29,6 @@ from statebackend.ids import NO_EPOCH, Epoch, Uid
 from statebackend.keygroups import KeyGroupRange, range_of
 from statebackend.keys.columns import key_column
 from statebackend.keys.types import KeyType
-
-_PROCEED: Final = align.Proceed()
-_FOR_MARKERS: Final = 4
-"""So many times the input's buffer may be queued while a marker that overtakes is awaited."""
 
 
 class ReceivingEnd(Protocol):
@@ -65,8 +62,8 @@ class StageInputs:
     """The channels that end in a stage, in one attempt that starts from `epoch`.
 
     `take` is given rows of an input, and says how many of the first ones it took. The caller owes `connect`, then
-    `opening` or `take_back`, and carries out the instructions that `arrived`, `proceed` and `told` return: in their
-    order, rows by `gather`, before the next call.
+    `opening` or `take_back`, and carries out the instructions that `arrived` and the `inlet` return: in their order,
+    rows by `gather`, before the next call.
     """
 
     def __init__(
@@ -75,22 +72,21 @@ class StageInputs:
         placement: StatePlacement,
         epoch: Epoch | None,
         take: Callable[[Input, Rows], int],
+        make_inlet: MakeInlet,
         clock: StageClock,
     ) -> None:
         self._placement = placement
-        self._most = placement.options.input_buffer
         self._clock = clock
         self._inputs = _inputs(edges, placement)
         self._wires = {place.port_of: RowsWire(place.edge.schema, place.edge.timed) for place in self._inputs.values()}
         ordered = [channel for channel, place in self._inputs.items() if place.edge.ordered]
         restored = epoch if epoch is not None else NO_EPOCH
-        self._aligner = align.Aligner(tuple(self._inputs), ordered=ordered, restored=restored)
+        self.inlet = make_inlet(tuple(self._inputs), ordered, restored, placement.options.input_buffer)
         # An input without event time, such as a control stream, says nothing of it, and holds nobody back.
         self._timed = frozenset(channel for channel, place in self._inputs.items() if place.edge.timed)
         self._watermarks = Watermarks(self._timed, going_on(placement.role.watermark))
         self._gathering = RowGatherer[Input](take, placement.options.batch_rows, self._taken)
         self._gates: dict[ChannelId, ReceivingEnd] = {}
-        self._paused: set[ChannelId] = set()
         self._allowances = Allowances(tuple(self._inputs))
         self._backlog_since: float | None = None
         self._taken_back: dict[ChannelId, int] = {}  # what no sender of this attempt has sent
@@ -153,35 +149,11 @@ class StageInputs:
 
     # --- what comes, and in which order it is taken ---------------------------------------------------------------
 
-    def arrived(self, channel: ChannelId, frame: Frame) -> Sequence[align.AlignerInstruction]:
+    def arrived(self, channel: ChannelId, frame: Frame) -> Sequence[AlignerInstruction]:
         """Take a frame that has come in on a channel."""
         if self._backlog_since is None:
             self._backlog_since = self._clock.monotonic()
-        return self._aligner.handle(align.Arrived(channel, frame))
-
-    def told(
-        self, event: align.Triggered | align.AlignmentTimedOut | align.Aborted
-    ) -> Sequence[align.AlignerInstruction]:
-        """Take what the coordinator or the clock says of an epoch."""
-        return self._aligner.handle(event)
-
-    def proceed(self) -> Sequence[align.AlignerInstruction]:
-        """Go on to the next frame."""
-        return self._aligner.handle(_PROCEED)
-
-    @property
-    def idle(self) -> bool:
-        """True if `proceed` would do nothing now."""
-        return self._aligner.idle
-
-    @property
-    def aligning(self) -> bool:
-        """True if a marker is here of an epoch that cannot be cut yet."""
-        return self._aligner.aligning
-
-    def unreached(self, epoch: Epoch) -> Collection[ChannelId]:
-        """Return the channels whose marker is awaited, if the epoch is not cut yet."""
-        return self._aligner.unreached(epoch)
+        return self.inlet.arrived(channel, frame)
 
     # --- rows -----------------------------------------------------------------------------------------------------
 
@@ -199,7 +171,7 @@ class StageInputs:
     @property
     def are_to_be_handed_on(self) -> bool:
         """True if rows wait that are enough, or that no other rows can join."""
-        return bool(self._gathering) and (self._gathering.is_enough or not isinstance(self._aligner.next, Data))
+        return bool(self._gathering) and (self._gathering.is_enough or not isinstance(self.inlet.next, Data))
 
     def hand_on(self, most: int) -> None:
         """Hand on a batch of so many rows at most."""
@@ -229,30 +201,19 @@ class StageInputs:
     # --- what senders may send ------------------------------------------------------------------------------------
 
     def govern(self) -> None:
-        """Read no more from channels that an alignment holds back, and from none while too much is queued.
-
-        A marker that overtakes would wait behind what is not read, so where one is awaited several times as much may
-        be queued. If all that is queued is held back, only what is read from the other channels can ever release it.
-        """
-        held, awaited, read_on = self._aligner.held_back, self._aligner.awaited, self._aligner.idle
-        queued = self._aligner.queued_bytes
-        for channel, gate in self._gates.items():
-            paused = channel in self._paused
-            most = self._most * (_FOR_MARKERS if channel in awaited else 1)
-            wanted = channel not in held and (read_on or queued < (most // 2 if paused else most))
-            if wanted and paused:
-                self._paused.discard(channel)
-                gate.resume()
-            elif not wanted and not paused:
-                self._paused.add(channel)
-                gate.pause()
+        """Read from those channels alone whose frames are wanted now."""
+        gating = self.inlet.gating(self._gates)
+        for channel in gating.pause:
+            self._gates[channel].pause()
+        for channel in gating.resume:
+            self._gates[channel].resume()
 
     def account(self, *, busy: bool) -> None:
         """Note how long the rows that came took, and tell the senders what they may send; `busy` if more is to do."""
         if self._backlog_since is not None:
             now = self._clock.monotonic()
             self._allowances.worked(now - self._backlog_since)
-            is_done = self._aligner.idle and not self._gathering and not busy
+            is_done = self.inlet.idle and not self._gathering and not busy
             self._backlog_since = None if is_done else now
             self._allow()
 
@@ -273,12 +234,7 @@ class StageInputs:
     @property
     def queued_bytes(self) -> int:
         """Return how many bytes have come and were not processed yet."""
-        return self._aligner.queued_bytes + self._gathering.bytes
-
-    @property
-    def held_back(self) -> int:
-        """Return how many channels an alignment holds back."""
-        return len(self._aligner.held_back)
+        return self.inlet.queued_bytes + self._gathering.bytes
 
     @property
     def window(self) -> int:

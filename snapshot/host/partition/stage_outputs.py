@@ -13,7 +13,7 @@ from snapshot.cut.frames import Data, End, Marker, Watermark
 from snapshot.fail_points import reached
 from snapshot.host.flow.pace import Yield
 from snapshot.host.partition.opening import StatePlacement
-from snapshot.host.partition.router import Ends, Router, SendingEnd, Take, chained
+from snapshot.host.partition.router import Ends, Outlet, Router, Take, chained
 from snapshot.host.partition.stage_clock import StageClock
 from snapshot.ids import ChannelId
 from snapshot.operators.rows import Rows
@@ -28,20 +28,20 @@ _LEAST_FRAME: Final = 64 << 10
 
 
 class StageOutputs:
-    """The way of rows out of a stage: to `sinks`, and on the channels `sending`; `stamp` gives them event times."""
+    """The way of rows out of a stage: to `sinks`, and by `outlets` to other stages; `stamp` gives them event times."""
 
     def __init__(
         self,
         stage: Stage,
         placement: StatePlacement,
-        sending: Mapping[ChannelId, SendingEnd],
+        outlets: Mapping[ChannelId, Outlet],
         sinks: Mapping[Uid, Take],
         stamp: Callable[[Step, Rows], Rows],
         clock: StageClock,
     ) -> None:
         self._options = placement.options
         self._clock = clock
-        self._routers = [_router(edge, placement, sending) for edge in stage.edges]
+        self._routers = [_router(edge, placement, outlets) for edge in stage.edges]
         ends = Ends(sinks, {router.edge: router.rows for router in self._routers}, stamp)
         self._chains = {side: chained(targets, ends) for side, targets in stage.outputs.items() if targets}
         self._yield = Yield()
@@ -148,9 +148,9 @@ class StageOutputs:
         return next(router.wire for router in self._routers if router.has(channel)).encode(rows)
 
 
-def _router(edge: Edge, placement: StatePlacement, sending: Mapping[ChannelId, SendingEnd]) -> Router:
+def _router(edge: Edge, placement: StatePlacement, outlets: Mapping[ChannelId, Outlet]) -> Router:
     receivers = edge.receivers(placement.partition, placement.parallelism)
-    channels = [sending[edge.channel(placement.partition, receiver)] for receiver in receivers]
+    channels = [outlets[edge.channel(placement.partition, receiver)] for receiver in receivers]
     options = placement.options
     most = min(max(options.channel_buffer, _LEAST_FRAME), options.max_frame // 2)
     return Router(edge, channels, placement.max_parallelism, options.batch_rows, most)

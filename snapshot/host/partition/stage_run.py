@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Final
+from math import inf
 
 from snapshot import fail_points
 from snapshot.cut import aligner as align
@@ -16,14 +16,14 @@ from snapshot.cut.frames import LATEST, Data, Frame, Marker, MarkerMode, Waterma
 from snapshot.fail_points import reached
 from snapshot.host.partition.opening import StatePlacement
 from snapshot.host.partition.operator_run import OperatorRun
-from snapshot.host.partition.router import SendingEnd
-from snapshot.host.partition.sink_run import SinkRun
+from snapshot.host.partition.parts import StageParts
+from snapshot.host.partition.router import Outlet
+from snapshot.host.partition.sink_run import Output
 from snapshot.host.partition.source_run import SourceRun
-from snapshot.host.partition.stage_clock import StageClock
-from snapshot.host.partition.stage_inputs import Input, ReceivingEnd, StageInputs
+from snapshot.host.partition.stage_inputs import Input, StageInputs
 from snapshot.host.partition.stage_news import NeedsSplit, StageCut, StageEnded, StageNews, Unfinished
 from snapshot.host.partition.stage_outputs import StageOutputs
-from snapshot.host.partition.stage_source import StageSource
+from snapshot.host.partition.stage_source import Pacing
 from snapshot.host.partition.stage_time import StageTime
 from snapshot.host.protocol.messages import StageFigures
 from snapshot.ids import ChannelId
@@ -32,16 +32,13 @@ from snapshot.program.plan import Stage, Step
 from statebackend.ids import Attempt, Epoch, Uid
 from statebackend.keyed_state import KeyedState
 
-_NOTHING_DUE: Final = float("inf")
-_NO_LIMIT: Final = float("inf")
-
 
 class StageRun:
     """A stage from its restore to the end of the attempt.
 
-    `sending` are the channels that begin here. The caller owes: `connect` with the receiving ends of the channels that
-    end here, then `begin`, and for a keyed operator `open` with its state. Until then the stage is `pending`: what
-    comes waits, so much of it as may be queued, and no epoch is triggered.
+    `outlets` are the ways to the receivers of its channels. The caller owes: `inputs.connect` with the receiving
+    ends of the channels that end here, then `begin`, and for a keyed operator `open` with its state. Until then
+    the stage is `pending`: what comes waits, so much of it as may be queued, and no epoch is triggered.
     """
 
     def __init__(
@@ -49,27 +46,28 @@ class StageRun:
         stage: Stage,
         placement: StatePlacement,
         epoch: Epoch | None,
-        sending: Mapping[ChannelId, SendingEnd],
-        sinks: Mapping[Uid, SinkRun],
+        outlets: Mapping[ChannelId, Outlet],
+        sinks: Mapping[Uid, Output],
         report: Callable[[StageRun, StageNews], object],
         wake: Callable[[], None],
         attempt: Attempt,
-        clock: StageClock,
+        parts: StageParts,
     ) -> None:
         self.stage = stage
         self.uid = stage.uid
         self.sinks = sinks
         self._report = report
         self._placement = placement
+        clock = parts.clock()
         self._monotonic = clock.monotonic
-        self.inputs = StageInputs(stage.inputs, placement, epoch, self._take, clock)
+        self.inputs = StageInputs(stage.inputs, placement, epoch, self._take, parts.inlet, clock)
         takes = {uid: sink.rows for uid, sink in sinks.items()}
-        self.outputs = StageOutputs(stage, placement, sending, takes, self._stamp, clock)
+        self.outputs = StageOutputs(stage, placement, outlets, takes, self._stamp, clock)
         self.operator = OperatorRun(stage, placement, self.outputs.emit, clock)
         self._time = StageTime(placement.role.watermark, self.inputs, self.operator, self.outputs)
-        self._source: StageSource | None = None
+        self._source: Pacing | None = None
         if stage.source is not None:
-            self._source = StageSource(stage, stage.source, placement, attempt, wake, clock)
+            self._source = parts.pacing(stage, stage.source, placement, attempt, wake, clock)
         self._unfinished: dict[Epoch, Unfinished] = {}
         self._rows_in = 0
         self._ending = False  # all input has ended
@@ -77,10 +75,6 @@ class StageRun:
         """True if all its input has ended, and so have its outputs."""
 
     # --- beginning ----------------------------------------------------------------------------------------------------
-
-    def connect(self, gates: Mapping[ChannelId, ReceivingEnd]) -> None:
-        """Take the receiving ends of the channels that end here."""
-        self.inputs.connect(gates)
 
     @property
     def source(self) -> SourceRun | None:
@@ -113,20 +107,28 @@ class StageRun:
 
     def triggered(self, marker: Marker, *, then_pause: bool) -> None:
         """Begin an epoch that the coordinator has triggered."""
-        if then_pause and self._source is not None:
-            self._source.pause(marker.epoch)
-        self._do(self.inputs.told(align.Triggered(marker)))
+        if self._source is not None:
+            self._source.triggered(marker.epoch, then_pause=then_pause)
+        self._do(self.inputs.inlet.told(align.Triggered(marker)))
 
     def alignment_timed_out(self, epoch: Epoch) -> None:
         """Let the alignment of the epoch time out, as it has taken long enough."""
-        self._do(self.inputs.told(align.AlignmentTimedOut(epoch)))
+        self._do(self.inputs.inlet.told(align.AlignmentTimedOut(epoch)))
 
     def abandoned(self, epoch: Epoch) -> None:
         """Give up an epoch that the coordinator has given up."""
         if self._source is not None:
-            self._source.abandoned(epoch)
+            self._source.over(epoch, complete=False)
         self._unfinished.pop(epoch, None)
-        self._do(self.inputs.told(align.Aborted(epoch)))
+        self._do(self.inputs.inlet.told(align.Aborted(epoch)))
+
+    def completed(self, epoch: Epoch) -> None:
+        """Let the state and the sinks do what is due once the epoch is complete."""
+        if self._source is not None:
+            self._source.over(epoch, complete=True)
+        self.operator.completed(epoch)
+        for sink in self.sinks.values():
+            sink.completed(epoch)
 
     # --- working ------------------------------------------------------------------------------------------------------
 
@@ -144,7 +146,7 @@ class StageRun:
             return False
         done = self._wake_if_due()
         source = self._source
-        reads = max(1, len(source.splits.splits)) if sparing and source is not None else _NO_LIMIT
+        reads = max(1, len(source.splits.splits)) if sparing and source is not None else inf
         while not self.outputs.is_blocked():
             if source is not None:
                 if reads < 1 or not self._read_once(source):
@@ -167,20 +169,20 @@ class StageRun:
         being aligned: then rows come first, or the timers would hold up the markers behind them. That is as if event
         time had moved on later, which it may.
         """
-        if self._time.is_moving and not self.inputs.aligning:
+        if self._time.is_moving and not self.inputs.inlet.aligning:
             self._move_on()
         elif self.inputs.are_to_be_handed_on:
             self.inputs.hand_on(self.outputs.most(self.operator.at_once))
-        elif not self.inputs.idle:
-            self._do(self.inputs.proceed())
+        elif not self.inputs.inlet.idle:
+            self._do(self.inputs.inlet.proceed())
         elif self._time.is_moving:
             self._move_on()
         else:
             return False
         return True
 
-    def _read_once(self, source: StageSource) -> bool:
-        if self._ending or source.paused:
+    def _read_once(self, source: Pacing) -> bool:
+        if self._ending or not source.reads:
             return False
         if source.splits.ended:
             self._end()
@@ -210,7 +212,7 @@ class StageRun:
 
     def next_due(self) -> float:
         """Return in how many seconds the stage has something to do by the clock; infinity if nothing."""
-        due = _NOTHING_DUE
+        due = inf
         if self._ending or self.outputs.was_blocked:
             return due
         wakes_in = self.operator.wakes_in()
@@ -275,7 +277,7 @@ class StageRun:
         assert unaligned or not self.inputs.gathered, "a marker was reached before the rows in front of it were done"
         overtaken = self.outputs.marker(marker)
         self.operator.cut(marker.epoch)
-        positions = () if self._source is None else self._source.splits.positions()
+        positions = () if self._source is None else self._source.positions()
         # All partitions have the same, and the first one's counts.
         broadcast = self.operator.operator.broadcast() if self._placement.partition == 0 else None
         took = self._monotonic() - began
@@ -325,7 +327,7 @@ class StageRun:
             self.outputs.all_rows_out,
             self._time.announced,
             self.inputs.queued_bytes,
-            self.inputs.held_back,
+            len(self.inputs.inlet.held_back),
             self.outputs.blocked_for * 1000,
             self.operator.operator.late,
             "" if source is None else source.waits_for,

@@ -1,12 +1,12 @@
 """The source at the beginning of a stage: when it is read, the event times of its rows, and what it announces.
 
-Invariant: nothing is read while an epoch stands at which the source is to pause.
+Invariant: what a cut says of the splits is how far the rows go that were handed out before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from snapshot.host.partition.stage_clock import StageClock
 from snapshot.operators.rows import Rows
 from snapshot.program.plan import Stage, Step
 from snapshot.program.source import Source
+from snapshot.tree.manifest import SplitPosition
 from statebackend.ids import Attempt, Epoch
 
 _NOTHING_DUE: Final = float("inf")
@@ -27,8 +28,42 @@ _ANNOUNCE: Final = 0.05
 _LEAST_WAIT: Final = 0.001
 
 
+class Pacing(Protocol):
+    """The source of a stage at work: it says when it is read, what it announces, and what a cut of it has."""
+
+    splits: SourceRun
+
+    def triggered(self, epoch: Epoch, *, then_pause: bool) -> None:
+        """Take the coordinator's word that an epoch begins; the source is cut right after this."""
+
+    def over(self, epoch: Epoch, *, complete: bool) -> None:
+        """Take the coordinator's word that an epoch is complete, or was given up."""
+
+    @property
+    def reads(self) -> bool:
+        """True if the source is to be read now, as far as its outputs have room."""
+
+    def read(self, most: int) -> pa.RecordBatch | None:
+        """Return the next rows, about `most` at most; None if there are none now."""
+
+    def positions(self) -> tuple[SplitPosition, ...]:
+        """Return how far the rows go that were handed out: the source's part of a cut."""
+
+    def stamp(self, step: Step, rows: Rows) -> Rows:
+        """Return rows that were read last with the event times that a step of the chain gives them."""
+
+    def watermark(self, *, at_once: bool = False) -> Watermark | None:
+        """Return the watermark to announce, if that is due or asked for `at_once`; None if it is still the last one."""
+
+    def next_due(self) -> float:
+        """Return in how many seconds there may be something to read or to announce; infinity if never by the clock."""
+
+
 class StageSource:
-    """The source of a stage in one partition and attempt. `wake` is called, in any thread, when it has something."""
+    """Reads whenever there is room, and announces its watermark now and then. What was read is handed out at once.
+
+    `wake` is called, in any thread, when a split that was waited for has something.
+    """
 
     def __init__(
         self,
@@ -50,19 +85,20 @@ class StageSource:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    def pause(self, epoch: Epoch) -> None:
-        """Read nothing more, as this epoch is to have all that was read."""
-        self._paused_by = epoch
+    def triggered(self, epoch: Epoch, *, then_pause: bool) -> None:
+        """Read nothing after the cut if the epoch is to have all that was read."""
+        if then_pause:
+            self._paused_by = epoch
 
-    def abandoned(self, epoch: Epoch) -> None:
-        """Read on if the source was paused by this epoch, which was given up."""
-        if self._paused_by == epoch:
+    def over(self, epoch: Epoch, *, complete: bool) -> None:
+        """Read on if the source was paused by this epoch, and it was given up."""
+        if self._paused_by == epoch and not complete:
             self._paused_by = None
 
     @property
-    def paused(self) -> bool:
-        """True if nothing is to be read."""
-        return self._paused_by is not None
+    def reads(self) -> bool:
+        """True if the source is to be read now, as far as its outputs have room."""
+        return self._paused_by is None
 
     def read(self, most: int) -> pa.RecordBatch | None:
         """Return the next rows, about `most` at most; None if there are none now."""
@@ -71,6 +107,10 @@ class StageSource:
             return None
         self._split, batch = read
         return batch
+
+    def positions(self) -> tuple[SplitPosition, ...]:
+        """Return how far each split was read."""
+        return self.splits.positions()
 
     # --- event time -----------------------------------------------------------------------------------------------
 
@@ -91,7 +131,7 @@ class StageSource:
 
     def next_due(self) -> float:
         """Return in how many seconds there may be something to read or to announce; infinity if never by the clock."""
-        if self.paused:
+        if not self.reads:
             return _NOTHING_DUE
         due = max(_LEAST_WAIT, self.splits.next_in)
         if self._times is not None:

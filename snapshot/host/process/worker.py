@@ -72,6 +72,7 @@ from snapshot.host.protocol.messages import (
     UseStorage,
 )
 from snapshot.host.protocol.options import use_storage
+from snapshot.host.wiring import stage_parts
 from snapshot.ids import ChannelId
 from snapshot.program.pickling import loads
 from snapshot.program.plan import Plan
@@ -448,8 +449,9 @@ class Worker:
     ) -> None:
         self._setup = None
         sending = self._sending(deploy, plan, connections)
+        parts, ends = stage_parts(deploy.wiring), {channel: (end,) for channel, end in sending.items()}
         try:
-            attempt = PartitionAttempt(deploy, plan, files, placements, sending, self._environment)
+            attempt = PartitionAttempt(deploy, plan, files, placements, ends, parts, self._environment)
         except BaseException as error:
             self._close_channels()
             for proved in connections.incoming.values():

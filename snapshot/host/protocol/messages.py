@@ -14,6 +14,7 @@ from enum import Enum
 from snapshot.cut.frames import Marker, Watermark
 from snapshot.epochs.transaction_events import Committable
 from snapshot.host.protocol.options import Following, HostOptions
+from snapshot.host.protocol.wiring import Wiring
 from snapshot.ids import JobId, TransactionId
 from snapshot.tree.frozen_json import Json, JsonLike
 from snapshot.tree.manifest import ChannelState, CommitPayload, SubtaskSnapshot
@@ -388,6 +389,7 @@ class Deploy:
     peers: tuple[Address, ...]
     plan: bytes
     roles: Mapping[Uid, Role]
+    wiring: Wiring
     options: HostOptions
     store: str
     local: str

@@ -1,0 +1,119 @@
+"""The order in which a stage takes what comes on its channels, and which of them it reads.
+
+Invariant: an inlet says what is to be done next, as the aligner does, and does nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from snapshot.cut.aligner import Aborted, Aligner, AlignerInstruction, AlignmentTimedOut, Triggered
+from snapshot.cut.frames import Frame
+from snapshot.ids import ChannelId
+from statebackend.ids import Epoch
+
+_FOR_MARKERS: Final = 4
+"""So many times the input's buffer may be queued while a marker that overtakes is awaited."""
+
+Said = Triggered | AlignmentTimedOut | Aborted
+"""The words of the coordinator and of the clock about an epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gating:
+    """The channels not to read from now, and those to read from again."""
+
+    pause: Collection[ChannelId]
+    resume: Collection[ChannelId]
+
+
+_AS_BEFORE: Final = Gating((), ())
+
+
+class Inlet(Protocol):
+    """The inputs of one stage in one attempt. The caller carries out instructions in order, before the next call."""
+
+    def arrived(self, channel: ChannelId, frame: Frame) -> Sequence[AlignerInstruction]:
+        """Take a frame that has come in."""
+
+    def told(self, said: Said) -> Sequence[AlignerInstruction]:
+        """Take what was said of an epoch."""
+
+    def proceed(self) -> Sequence[AlignerInstruction]:
+        """Go on to the next thing in order, as the operator is ready for it."""
+
+    @property
+    def idle(self) -> bool:
+        """True if `proceed` would do nothing now."""
+
+    @property
+    def next(self) -> Frame | None:
+        """Return the frame that `proceed` would look at first; None if it would do nothing."""
+
+    @property
+    def aligning(self) -> bool:
+        """True if a marker is here of an epoch that cannot be cut yet."""
+
+    def unreached(self, epoch: Epoch) -> Collection[ChannelId]:
+        """Return the channels whose marker is awaited, if the epoch is not cut yet."""
+
+    def gating(self, channels: Iterable[ChannelId]) -> Gating:
+        """Return which of these channels are to be read no more, and which again."""
+
+    @property
+    def queued_bytes(self) -> int:
+        """Return how many bytes of rows have come and were not handed on."""
+
+    @property
+    def held_back(self) -> Collection[ChannelId]:
+        """Return the channels that an alignment holds back."""
+
+
+MakeInlet = Callable[[Collection[ChannelId], Iterable[ChannelId], Epoch, int], Inlet]
+"""Makes the inlet of these channels, in the plan's order; then come those of them whose rows no marker may overtake,
+the epoch that the attempt starts from, and how many bytes may be queued, about."""
+
+
+class ArrivalInlet(Aligner):
+    """Takes frames as they come: channels that have something take turns. About `most` bytes may be queued."""
+
+    def __init__(
+        self, channels: Collection[ChannelId], ordered: Iterable[ChannelId], restored: Epoch, most: int
+    ) -> None:
+        super().__init__(channels, ordered=ordered, restored=restored)
+        self._most = most
+        self._paused: set[ChannelId] = set()
+
+    def arrived(self, channel: ChannelId, frame: Frame) -> Sequence[AlignerInstruction]:
+        """Take a frame that has come in."""
+        return self._arrived(channel, frame)
+
+    def told(self, said: Said) -> Sequence[AlignerInstruction]:
+        """Take what was said of an epoch."""
+        return self.handle(said)
+
+    def proceed(self) -> Sequence[AlignerInstruction]:
+        """Go on to the next frame."""
+        return self._proceed()
+
+    def gating(self, channels: Iterable[ChannelId]) -> Gating:
+        """Read no more from channels that an alignment holds back, and from none while too much is queued.
+
+        A marker that overtakes would wait behind what is not read, so where one is awaited several times as much may
+        be queued. If all that is queued is held back, only what is read from the other channels can ever release it.
+        """
+        held, awaited, read_on, queued = self.held_back, self.awaited, self.idle, self.queued_bytes
+        pause, resume = [], []
+        for channel in channels:
+            paused = channel in self._paused
+            most = self._most * (_FOR_MARKERS if channel in awaited else 1)
+            wanted = channel not in held and (read_on or queued < (most // 2 if paused else most))
+            if wanted and paused:
+                self._paused.discard(channel)
+                resume.append(channel)
+            elif not wanted and not paused:
+                self._paused.add(channel)
+                pause.append(channel)
+        return Gating(pause, resume) if pause or resume else _AS_BEFORE

@@ -1,0 +1,33 @@
+"""The parts of a stage that depend on how its partition is wired, for one place to choose them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from snapshot.host.flow.inlets import MakeInlet
+from snapshot.host.partition.opening import StatePlacement
+from snapshot.host.partition.router import Outlet
+from snapshot.host.partition.sink_run import Output
+from snapshot.host.partition.stage_clock import StageClock
+from snapshot.host.partition.stage_source import Pacing
+from snapshot.program.plan import Stage
+from snapshot.program.source import Source
+from statebackend.ids import Attempt
+
+MakePacing = Callable[[Stage, Source, StatePlacement, Attempt, Callable[[], None], StageClock], Pacing]
+"""Makes the pacing of a stage's source; the last argument but one is called, in any thread, when a split has something.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StageParts:
+    """The makers of all such parts; each stage of a partition has parts of its own."""
+
+    clock: Callable[[], StageClock]
+    inlet: MakeInlet
+    pacing: MakePacing
+    outlet: Callable[[Sequence[Outlet]], Outlet]
+    """Joins the sending ends to all processes that have one receiver's role."""
+    output: Callable[[Callable[[], Output]], Output]
+    """Returns a sink's part; it may call the function that is given, which opens the sink's writer."""
