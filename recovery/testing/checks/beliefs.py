@@ -27,9 +27,9 @@ def observing(observer: JobObserver) -> Iterator[None]:
         outcome = propose(self, writer, nonce, body)
         match outcome:
             case Won(entry):
-                journal.won(entry)
+                observer.held(lambda: journal.won(entry))
             case Fenced() | Refused():
-                journal.lost(nonce)
+                observer.held(lambda: journal.lost(nonce))
             case _:
                 pass
         return outcome
@@ -37,7 +37,7 @@ def observing(observer: JobObserver) -> Iterator[None]:
     def was_read(self: StoredJournal) -> JournalState:
         since = journal.state.number
         state = read(self)
-        journal.read(state, since)
+        observer.held(lambda: journal.read(state, since))
         return state
 
     def swept(self: Tree, observed: ObservedTree, go_on: Callable[[], bool]) -> Swept:

@@ -7,7 +7,7 @@ hold, which `check_cuts` reads when the history is over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -87,6 +87,8 @@ class JobObserver:
         """The complete epochs that were not given up."""
         self.epochs: dict[Epoch, CompleteEpoch] = {}
         self.met = Met()
+        self.objected: Callable[[AssertionError], object] = lambda _: None
+        """Called with what the job itself would otherwise take for an error of its target or its store."""
         self._writes: dict[str, int] = {}
         """The number of writes before each object was last written."""
         self._sweep: Sweep | None = None
@@ -94,7 +96,18 @@ class JobObserver:
         self._committable: set[TransactionId] = set()
         self._committed: set[TransactionId] = set()
         self._given_up: set[TransactionId] = set()
-        drawn.target.observe = self._showing
+        drawn.target.observe = lambda shown: self.held(lambda: self._showing(shown))
+
+    def held(self, check: Callable[[], object]) -> None:
+        """Make a check whose objection the job must not hear alone."""
+        try:
+            check()
+        except AssertionError as violation:
+            self.objected(violation)
+            raise
+
+    def listing(self, folder: str, *, by: str) -> None:
+        """Observe that a process asks which objects there are: that changes nothing."""
 
     # --- what the store is told to do ---------------------------------------------------------------------------------
 
