@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import recovery
-from recovery.driver import rollback
+from recovery.driver import claimed
 from recovery.driver.claim import StartRefused
 from recovery.driver.tree.damage import faults_of, files_in_doubt
 from recovery.events import AttemptFailed, Claimed
@@ -164,7 +164,7 @@ def test_a_file_that_the_driver_finds_sound_fails_the_attempt_and_not_the_epoch(
     job: IdleJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = damage(job, flip)
-    monkeypatch.setattr(rollback, "faults_of", lambda *_: {})
+    monkeypatch.setattr(claimed, "faults_of", lambda *_: {})
     with pytest.raises(recovery.JobFailed, match=rf"{path} .* the driver reads it as it was written"):
         job.start(scheme=recovery.Passive(restarts=recovery.NoRestart())).wait(PATIENCE)
     assert [record.epoch for record in job.tree.state.usable][-1] > job.savepoint, "nothing is given up"

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import recovery
-from recovery.driver.claimed import ClaimedJob
 from recovery.driver.housekeeping import Housekeeping
 from recovery.driver.tree.owned import Removal
 from snapshot.host.net.event_loop import Background, EventLoop
@@ -56,8 +55,8 @@ def test_a_driver_that_lives_long_forgets_epochs_that_are_gone(tmp_path: Path) -
         assert old.wait(PATIENCE)
         serving = run._driver._serving
         assert serving is not None
-        assert isinstance(serving.generation.phase, ClaimedJob)
-        journal = serving.generation.phase.journal
+        assert serving.generation.claimed is not None
+        journal = serving.generation.claimed.epochs.journal
         assert journal.newest_complete.number >= 80
         assert max(len(journal.epochs), len(journal.removals)) < 40
     finally:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from recovery.driver.tree.manifests import DriversPart
 from recovery.driver.tree.owned import (
     DamagedBroadcast,
     FencedOff,
@@ -24,15 +23,14 @@ from snapshot.host.protocol.messages import Acknowledgement
 from snapshot.journal.entries import Claimed
 from snapshot.journal.store import StoredJournal, fresh_nonce
 from snapshot.journal.writer import JournalWriter, Won
-from snapshot.tree.manifest import Inline, StoredFile
-from statebackend.ids import Epoch, Generation, Uid
+from snapshot.tree.manifest import Inline
+from statebackend.ids import Epoch, Generation
 from statebackend.stores.local_store import LocalStore
 from statebackend.stores.patience import Patience
 from statebackend.stores.store import BlobStore, Creation, StoreUnavailable, UnknownOutcome
 from tests.test_driver_manifests import COUNT, EPOCH, PART, acknowledged, publish
 
-BIG = b"rules" * 100
-MOST = 100
+BIG = b"rules" * (64 << 10)
 
 
 class Failing(LocalStore):
@@ -73,10 +71,6 @@ def claimed(store: BlobStore, generation: int, writer: JournalWriter | None = No
     return writer
 
 
-def part(broadcast: Mapping[Uid, StoredFile | Inline]) -> DriversPart:
-    return DriversPart(PART.job, PART.max_parallelism, PART.created_at, PART.enumerators, broadcast)
-
-
 def epoch(number: int, broadcast: bytes = b"", *, savepoint: bool = False) -> Publish[Acknowledgement]:
     said = publish(acknowledged(0, broadcast=broadcast), acknowledged(1, broadcast=broadcast), savepoint=savepoint)
     return replace(said, epoch=Epoch(EPOCH.generation, number), base=None)
@@ -88,7 +82,7 @@ def done(outcome: PublicationDone | PublicationFailed) -> PublicationDone:
 
 
 def test_a_published_epoch_is_in_the_journal_with_its_manifest_and_its_pin(tree: Tree) -> None:
-    said = done(tree.publish(epoch(8, savepoint=True), part, MOST))
+    said = done(tree.publish(epoch(8, savepoint=True), PART))
     assert said.pinned
     assert [record.epoch for record in said.state.usable] == [said.epoch]
     assert said.state.pinned == {said.epoch}
@@ -102,7 +96,7 @@ def test_large_broadcast_state_has_a_file_which_later_epochs_refer_to_while_it_s
     tree: Tree, store: Failing
 ) -> None:
     for number, broadcast in ((8, BIG), (9, BIG), (10, BIG + b"!"), (11, b"small")):
-        done(tree.publish(epoch(number, broadcast), part, MOST))
+        done(tree.publish(epoch(number, broadcast), PART))
     kept = [
         next(one.broadcast for one in manifest.operators if one.uid == COUNT)
         for number in (8, 9, 10, 11)
@@ -117,7 +111,7 @@ def test_large_broadcast_state_has_a_file_which_later_epochs_refer_to_while_it_s
 
 
 def test_broadcast_state_is_read_back_and_its_damage_is_noticed(tree: Tree, store: Failing) -> None:
-    done(tree.publish(epoch(8, BIG), part, MOST))
+    done(tree.publish(epoch(8, BIG), PART))
     manifest = tree.manifest(Epoch(EPOCH.generation, 8))
     assert manifest is not None
     assert read_broadcast(store, manifest) == {COUNT: BIG}
@@ -135,11 +129,11 @@ def test_an_epoch_whose_files_cannot_be_written_is_certainly_not_complete(
     tree: Tree, store: Failing, failing: str
 ) -> None:
     store.failing = failing
-    said = tree.publish(epoch(8, BIG), part, MOST)
+    said = tree.publish(epoch(8, BIG), PART)
     assert isinstance(said, PublicationFailed)
     assert "could not be written" in said.reason
     store.failing = "nothing"
-    assert done(tree.publish(epoch(9, BIG), part, MOST)).epoch.number == 9
+    assert done(tree.publish(epoch(9, BIG), PART)).epoch.number == 9
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable, UnknownOutcome])
@@ -148,7 +142,7 @@ def test_a_driver_that_cannot_find_out_what_became_of_its_entry_ends(
 ) -> None:
     store.failing, store.error = "journal/", error
     with pytest.raises(JournalInDoubt, match=r"(?s)did not say whether Completed.*start the job again"):
-        tree.publish(epoch(8), part, MOST)
+        tree.publish(epoch(8), PART)
 
 
 def refused(act: Callable[[], Any]) -> None:
@@ -158,9 +152,9 @@ def refused(act: Callable[[], Any]) -> None:
 
 
 def test_a_driver_that_was_followed_by_another_writes_nothing_more(tree: Tree, store: Failing) -> None:
-    done(tree.publish(epoch(8), part, MOST))
+    done(tree.publish(epoch(8), PART))
     claimed(store, 3)
-    refused(lambda: tree.publish(epoch(9), part, MOST))
+    refused(lambda: tree.publish(epoch(9), PART))
     refused(lambda: tree.record_committed(Epoch(EPOCH.generation, 8)))
     assert StoredJournal(store).read().newest_complete == Epoch(EPOCH.generation, 8)
     assert tree.newest_claim() == 3
@@ -169,7 +163,7 @@ def test_a_driver_that_was_followed_by_another_writes_nothing_more(tree: Tree, s
 def test_an_epoch_that_another_one_is_based_on_is_not_planned_to_go(tree: Tree) -> None:
     committed = [tree.state]
     for number in (8, 9, 10):
-        done(tree.publish(epoch(number), part, MOST))
+        done(tree.publish(epoch(number), PART))
         committed.append(tree.record_committed(Epoch(EPOCH.generation, number)).state)
     base = Epoch(EPOCH.generation, 9)
     planned = tree.plan_removal(tree.state, 1, base)

@@ -37,10 +37,8 @@ from statebackend.ids import Epoch, Generation, Partition
 from statebackend.stores.memory_store import MemoryStore
 from statebackend.stores.patience import Patience
 from statebackend.stores.store import BlobInfo, BlobStore, StoreUnavailable
-from tests.test_driver_manifests import acknowledged, manifest, publish
-from tests.test_driver_tree import part
+from tests.test_driver_manifests import PART, acknowledged, manifest, publish
 
-MOST = 100
 IMPATIENT = Patience(0)
 
 
@@ -89,7 +87,7 @@ class World:
         said = replace(said, base=self.bases[generation], contents=at_epoch(said.contents))
         self.store.deceives = fails
         try:
-            done = tree.publish(said, part, MOST)
+            done = tree.publish(said, PART)
         finally:
             self.store.deceives = False
         if isinstance(done, PublicationDone):

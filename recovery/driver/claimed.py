@@ -1,36 +1,36 @@
-"""A job that is claimed: what its processes say goes to the coordinator, and what that says is carried out.
+"""A job that is claimed: its processes are heard, and its attempts begun, watched and rolled back.
 
-Invariant: it contains no rule of the protocol. An event is handled, and all that follows from it said, before
-the next one is looked at. There is one of these for each claim, with all that exists only after it; after `close`
-nothing happens any more.
+Invariant: it contains no rule of the protocol. What concerns an epoch goes to `Epochs`; what follows from a
+failure is decided by `Failures`, and carried out here. Files that a partition calls damaged are read by the driver
+first: if they are, the job is claimed anew, and goes back further. There is one of these for each claim, with all that
+exists only after it; after `close` nothing happens any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 
 from recovery import events as log
 from recovery.decisions.restarts import Cause, Failure
-from recovery.driver.attempts.coordinator_loop import CoordinatorLoop, Event, Instruction
 from recovery.driver.attempts.deployment import Deployed, Deployment, Overtaken
 from recovery.driver.attempts.environment import Environment, JobRecord
-from recovery.driver.attempts.failures import JobFailed, before, failure_of
+from recovery.driver.attempts.failures import BreakAttempt, Consequence, GiveUpJob, before, failure_of
 from recovery.driver.attempts.placement import HandOver
 from recovery.driver.attempts.rebalancer import Rebalancer
 from recovery.driver.attempts.requests import End
 from recovery.driver.attempts.run import AttemptRun
 from recovery.driver.attempts.standbys import Standbys
 from recovery.driver.claim import Start
-from recovery.driver.epochs import Epochs
-from recovery.driver.housekeeping import Housekeeping, Orphans
+from recovery.driver.epochs import Epochs, Outcome
+from recovery.driver.housekeeping import Orphans
 from recovery.driver.report import worker_events
-from recovery.driver.rollback import Damaged, Rollback
 from recovery.driver.settings.job import JobSettings
+from recovery.driver.tree.damage import faults_of, files_in_doubt
 from recovery.driver.tree.manifests import all_transactions_in
-from recovery.driver.tree.owned import FencedOff
 from snapshot import fail_points
 from snapshot.epochs import coordinator_events as events
-from snapshot.epochs.coordinator import Coordinator
 from snapshot.fail_points import reached
 from snapshot.host.protocol.messages import (
     Acknowledgement,
@@ -39,7 +39,6 @@ from snapshot.host.protocol.messages import (
     CommitPutOff,
     Declining,
     Delivery,
-    Drain,
     Failed,
     Figures,
     FirstOutput,
@@ -47,14 +46,21 @@ from snapshot.host.protocol.messages import (
     HasCommitted,
     Hello,
     Restored,
+    StandDown,
     WantsSplit,
 )
-from snapshot.journal.state import JournalState
 from statebackend import means
-from statebackend.ids import Incarnation, Partition
+from statebackend.ids import Epoch, Incarnation
 
-OfAttempt = Restored | FirstOutput | WantsSplit | AllEnded | Figures
-FromPartition = Acknowledgement | HasCommitted | Declining | CannotCommit | CommitPutOff | Delivery | Failed | OfAttempt
+OfAttempt = Restored | FirstOutput | WantsSplit | AllEnded | Figures | CommitPutOff | Delivery
+FromPartition = Acknowledgement | HasCommitted | Declining | CannotCommit | Failed | OfAttempt
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """Files of the epoch that was to be restored are not as they were written: a claim finds another epoch."""
+
+    faults: Mapping[str, str]
 
 
 class ClaimedJob:
@@ -75,50 +81,28 @@ class ClaimedJob:
         self._start = start
         self._over = over
         self.tree = tree = start.tree
-        note, deleting = environment.reporting.event, environment.threads.deleting
-        self._began_at = int(loop.now() * 1000)
-        coordinator = Coordinator[Acknowledgement](
-            settings.options.coordinator,
-            start.generation,
-            now=self._began_at,
-            complete=start.epoch,
-            last_number=tree.state.newest_complete.number,
-            uncommitted=start.replay,
-        )
-        self._coordinator = CoordinatorLoop(loop, coordinator, self._carry_out, environment.trace)
         self._standbys = Standbys(settings, environment.workers, tree, environment.reporting.trouble)
         self.deployment = Deployment(settings, environment, record, tree, start.found, self._standbys, self._deployed)
-        self._rollback = Rollback(environment, record, tree, self._coordinator, self.deployment, over)
+        self.epochs = Epochs(settings, environment, record, start, self.deployment, self._standbys, self._follow)
         self._rebalancer = Rebalancer(
             settings, environment, self._standbys, self.deployment, self._may_move, self._moves
         )
-        self._housekeeping = Housekeeping(settings, loop, deleting, tree, note, self._compacted)
-        self._epochs = Epochs(
-            settings,
-            environment,
-            record,
-            tree,
-            tree.manifest(start.epoch),
-            self._coordinator,
-            self.deployment,
-            self._standbys,
-            self._housekeeping,
-            self._over,
-        )
-        self._orphans = Orphans(loop, deleting, tree, lambda: self.journal, note)
+        self._orphans = Orphans(loop, environment.threads.deleting, tree, lambda: self.epochs.journal, self._note)
+        self._restored: Epoch | None = start.epoch
+        """From which epoch the attempt goes on; None for the beginning."""
+        self._not_before = 0.0
+        """Before this time of the loop no attempt is begun."""
+        self._in_doubt = False
+        """Files of that epoch are being looked at, or were found damaged."""
         self._closed = False
 
     def begin(self) -> None:
         """Go on from the epoch that was found when the job was claimed."""
-        start, trace, state = self._start, self._environment.trace, self.tree.state
+        start = self._start
         if start.epoch is not None:
             self._standbys.completed(start.epoch)
         if start.epoch not in start.replay:  # the journal says that all it names is committed
             self._environment.deliveries.delivered(all_transactions_in(self.tree.manifest(start.epoch)))
-        if trace is not None:
-            last_number = state.newest_complete.number
-            options = self._settings.options.coordinator
-            trace.begin(options, start.generation, self._began_at, start.epoch, last_number, start.replay)
         self._note(
             log.Claimed(
                 at=means.wall(),
@@ -130,107 +114,19 @@ class ClaimedJob:
             )
         )
         reached(fail_points.CLAIMED)
-        self._roll_back(events.RollBack(start.epoch, self._coordinator.incarnation, confirm_first=False))
-        self._housekeeping.take_up(state)
-        self._coordinator.tell()
-
-    @property
-    def journal(self) -> JournalState:
-        """Return what the journal has said last."""
-        return self._epochs.journal
-
-    def request(self, request: events.SavepointRequested | events.EpochRequested) -> None:
-        """Ask the coordinator for an epoch."""
-        self._coordinator.tell(request)
-
-    def drain(self) -> None:
-        """Let all sources end where they are, if the attempt runs."""
-        if self._coordinator.is_running and self.deployment.attempt is not None:
-            self.deployment.attempt.send_all(Drain(self._coordinator.incarnation))
+        self._roll_back(events.RollBack(start.epoch, self.epochs.incarnation, confirm_first=False))
+        self.epochs.begin()
 
     def close(self) -> None:
         """Do nothing any more: the generation is over."""
         self._closed = True
-        for part in (
-            self._coordinator,
-            self._epochs,
-            self._rollback,
-            self.deployment,
-            self._housekeeping,
-            self._orphans,
-            self._rebalancer,
-        ):
+        for part in (self.epochs, self.deployment, self._orphans, self._rebalancer):
             part.close()
 
     def end(self) -> None:
         """Do nothing any more, as the job is over; report a recovery that is under way, as far as it has come."""
         self.close()
-        self._rollback.note_recovery(finally_=True)
-
-    # --- what the coordinator says ------------------------------------------------------------------------------------
-
-    def _carry_out(self, instruction: Instruction, because: Event) -> None:
-        match instruction:
-            case events.Trigger():
-                self._epochs.trigger(instruction, because)
-            case events.Publish():
-                self._epochs.publish(instruction)
-            case events.Complete(epoch):
-                self._epochs.complete(epoch)
-            case events.RecordCommitted(epoch):
-                self._epochs.record_committed(epoch)
-            case events.RemoveOlder():
-                self._epochs.remove(instruction)
-            case events.Abandon():
-                self._epochs.abandon(instruction)
-            case events.Skipped(reason):
-                if reason is not events.SkipReason.NOT_RUNNING:
-                    self._note(log.EpochSkipped(at=means.wall(), reason=reason.value))
-            case events.RollBack():
-                if not self._record.failures.is_planned(before(instruction.incarnation)):
-                    self._rollback.broken(instruction)
-                    self._rebalancer.broken()
-                if not self._closed:
-                    self._roll_back(instruction)
-            case events.Stop(reason):
-                self._over(FencedOff(because.by) if isinstance(because, events.Fenced) else JobFailed(reason))
-
-    # --- what the parts say -------------------------------------------------------------------------------------------
-
-    def _deployed(self, said: Deployed | Overtaken) -> None:
-        match said:
-            case Deployed(attempt, roll_back):
-                self._record.clock.restarted(self._now(), len(attempt.deployed))
-                self._note(
-                    log.Deployed(
-                        at=means.wall(),
-                        incarnation=roll_back.incarnation,
-                        epoch=roll_back.epoch,
-                        workers=tuple(attempt.deployed),
-                    )
-                )
-            case Overtaken(by):
-                self._coordinator.tell(events.Fenced(by))
-
-    def _moves(self, said: HandOver | log.Moved | log.WorkerLost) -> None:
-        match said:
-            case HandOver(worker, partition):
-                incarnation = self._coordinator.incarnation
-                self._record.failures.planned(incarnation)
-                self.deployment.hand_over(partition, worker)
-                reason = f"partition {partition} moves to another executor"
-                self._coordinator.tell(events.AttemptBroken(incarnation, reason))
-            case log.Moved() | log.WorkerLost():
-                self._note(said)
-
-    def _may_move(self) -> bool:
-        """Return True if the job runs, no recovery is timed any more, and no end or savepoint is wanted."""
-        endings, savepoints = self._record.endings, self._record.savepoints
-        wished = endings.stopping or endings.draining or endings.wanted() is not None or savepoints.wanted
-        return self._coordinator.is_running and not self._closed and not self._record.clock.running and not wished
-
-    def _compacted(self, up_to: int) -> None:
-        self._epochs.compacted(up_to)
+        self._note_recovery(finally_=True)
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
@@ -245,13 +141,13 @@ class ClaimedJob:
         """Take a process that was launched to see where there is room; return True if it is to stay."""
         return self._rebalancer.wants(hello)
 
-    def lost(self, worker: str, partition: Partition | None, reason: str, *, silent: bool) -> None:
+    def lost(self, worker: str, reason: str, *, silent: bool) -> None:
         """Fail the attempt if the process that is not there any more had a partition."""
+        partition, attempt = self.deployment.partition_of(worker), self.deployment.attempt
         self._standbys.lost(worker)
-        if partition is not None and self.deployment.attempt is not None:
+        if partition is not None and attempt is not None:
             cause = Cause.SILENT if silent else Cause.PROCESS
-            why = f"{worker} is lost: {reason}"
-            self._rollback.fail(Failure(self.deployment.attempt.incarnation, cause, why, partition))
+            self._fail(Failure(attempt.incarnation, cause, f"{worker} is lost: {reason}", partition))
         self._rebalancer.lost(worker)
 
     def followed(self, worker: str, message: Followed) -> None:
@@ -263,28 +159,26 @@ class ClaimedJob:
         """Act on a partition's message."""
         match message:
             case Acknowledgement():
-                self._epochs.acknowledged(message)
-            case HasCommitted(incarnation, partition):
-                self._epochs.has_committed(message)
-                attempt = self.deployment.attempt
-                if self._is_current(incarnation) and attempt is not None and attempt.committed(partition):
-                    self._take_epochs(attempt)
+                self.epochs.acknowledged(message)
+            case HasCommitted(incarnation, partition, epoch):
+                self.epochs.tell(events.Committed(epoch, incarnation, partition))
+                attempt = self._attempt_of(incarnation)
+                if attempt is not None and attempt.committed(partition):
+                    self.epochs.take(attempt)
             case Declining(incarnation, partition, epoch, reason):
-                self._coordinator.tell(events.Declined(epoch, incarnation, partition, reason))
+                self.epochs.tell(events.Declined(epoch, incarnation, partition, reason))
             case CannotCommit(incarnation, partition, epoch, uid, reason):
-                self._coordinator.tell(events.CommitFailed(epoch, incarnation, partition, f"{uid}: {reason}"))
-            case CommitPutOff():
-                if self._is_current(message.incarnation):
-                    self._note(worker_events.put_off(message))
-            case Delivery():
-                if self._is_current(message.incarnation):
-                    self._environment.deliveries.add(message)
+                self.epochs.tell(events.CommitFailed(epoch, incarnation, partition, f"{uid}: {reason}"))
             case Failed():
-                self._rollback.fail(failure_of(message))
-            case Restored() | FirstOutput() | WantsSplit() | AllEnded() | Figures():
-                attempt = self.deployment.attempt
-                if self._is_current(message.incarnation) and attempt is not None:
+                self._fail(failure_of(message))
+            case _:
+                attempt = self._attempt_of(message.incarnation)
+                if attempt is not None:
                     self._of_attempt(attempt, message)
+
+    def _attempt_of(self, incarnation: Incarnation) -> AttemptRun | None:
+        """Return the attempt if it is the current one; None if a message of it comes too late."""
+        return self.deployment.attempt if incarnation == self.epochs.incarnation else None
 
     def _of_attempt(self, attempt: AttemptRun, message: OfAttempt) -> None:
         clock = self._record.clock
@@ -296,27 +190,57 @@ class ClaimedJob:
                     self._all_restored(attempt)
             case FirstOutput():
                 clock.first_output(self._now())
-                self._rollback.note_recovery()
+                self._note_recovery()
             case WantsSplit(_, partition, uid):
                 attempt.wanted(partition, uid)
             case AllEnded(_, partition):
                 if attempt.ended(partition):
-                    self._coordinator.tell(self._record.endings.all_ended())
+                    self.epochs.tell(self._record.endings.all_ended())
             case Figures(partition=partition, memory_bytes=memory, lag_ms=lag):
                 self._record.memory[partition] = memory
                 known = {uid: stage.window for uid, stage in message.stages.items() if stage.window}
                 self._record.windows.setdefault(partition, {}).update(known)
                 clock.lag(self._now(), partition, lag)
-                self._rollback.note_recovery()
+                self._note_recovery()
                 self._environment.reporting.figures(message)
+            case CommitPutOff():
+                self._note(worker_events.put_off(message))
+            case Delivery():
+                self._environment.deliveries.add(message)
 
     # --- attempts -----------------------------------------------------------------------------------------------------
 
+    def _follow(self, outcome: Outcome) -> None:
+        """Do what epochs lead to: the next attempt, or the end of the job."""
+        match outcome:
+            case events.RollBack():
+                if not self._record.failures.is_planned(before(outcome.incarnation)):
+                    self._broken(outcome)
+                if not self._closed:
+                    self._roll_back(outcome)
+            case End() | Exception():
+                self._over(outcome)
+
     def _roll_back(self, roll_back: events.RollBack) -> None:
         self._record.endings.attempt_over()
-        self._rollback.restored_epoch = roll_back.epoch
+        self._restored = roll_back.epoch
         self._orphans.attempt_over()
-        self.deployment.roll_back(roll_back)
+        self.deployment.roll_back(roll_back, self._not_before)
+
+    def _deployed(self, said: Deployed | Overtaken) -> None:
+        match said:
+            case Deployed(attempt, roll_back):
+                self._record.clock.restarted(self._now(), len(attempt.deployed))
+                self._note(
+                    log.Deployed(
+                        at=means.wall(),
+                        incarnation=roll_back.incarnation,
+                        epoch=roll_back.epoch,
+                        workers=tuple(attempt.deployed),
+                    )
+                )
+            case Overtaken(by):
+                self.epochs.tell(events.Fenced(by))
 
     def _all_restored(self, attempt: AttemptRun) -> None:
         attempt.started()
@@ -327,19 +251,114 @@ class ClaimedJob:
             reason = "output of other partitions is committed first; if that lasts, see whether the targets are there"
             self._environment.reporting.trouble("taking epochs", reason)
         else:
-            self._take_epochs(attempt)
-        self._rebalancer.runs(self._rollback.restored_epoch)
+            self.epochs.take(attempt)
+        self._rebalancer.runs(self._restored)
 
-    def _take_epochs(self, attempt: AttemptRun) -> None:
-        if self._record.endings.draining:
-            attempt.send_all(Drain(attempt.incarnation))
-        self._coordinator.tell(events.AttemptStarted(attempt.incarnation, frozenset(attempt.deployed.values())))
-        self._epochs.ask_for_what_is_wanted()
+    # --- failures -----------------------------------------------------------------------------------------------------
+
+    def _fail(self, failure: Failure) -> None:
+        """Do what follows from a failure, unless it is about files that may be damaged: that is looked into first."""
+        incarnation, failures = self.epochs.incarnation, self._record.failures
+        if failure.incarnation.generation != incarnation.generation or self._looks_into(failure):
+            return
+        if failure.incarnation == incarnation and not failures.is_planned(incarnation):
+            self._record.clock.detected(self._now())
+        self._carry_out(failures.failed(failure, self._loop.now(), means.wall(), means.random()))
+
+    def _broken(self, roll_back: events.RollBack) -> None:
+        """Time the recovery from the failure that ended the attempt; count the failure unless that was done."""
+        record = self._record
+        if not record.clock.running:
+            record.clock.detected(self._now())
+        failures, chance = record.failures, means.random()
+        self._carry_out(failures.broken_by_coordinator(roll_back.incarnation, self._loop.now(), means.wall(), chance))
+        record.clock.decided(self._now())
+        record.restored_age = record.times.age(self._now())
+        self._rebalancer.broken()
+
+    def _carry_out(self, consequences: list[Consequence]) -> None:
+        for consequence in consequences:
+            match consequence:
+                case BreakAttempt(failure, pause):
+                    self._not_before = self._loop.now() + pause
+                    self.epochs.tell(events.AttemptBroken(failure.incarnation, str(failure)))
+                case GiveUpJob(error, 0.0):
+                    self._over(error)
+                case GiveUpJob(error, after):
+                    self._loop.call_at(self._loop.now() + after, partial(self._over, error))
+                case _:
+                    self._note(consequence)
+
+    def _looks_into(self, failure: Failure) -> bool:
+        """Return True if a partition cannot be restored for files that may be damaged, which is looked into now."""
+        epoch = self._restored
+        if failure.cause is not Cause.UNUSABLE or self.epochs.is_running:
+            return False
+        files, store = files_in_doubt(failure.reason, self.tree.manifest(epoch)), self._environment.store
+        if files and not self._in_doubt:
+            self._in_doubt = True
+            looked = partial(self._looked_into, failure, epoch)
+            self._environment.threads.aside.submit(lambda: faults_of(store, files), looked)
+        return bool(files)
+
+    def _looked_into(self, failure: Failure, epoch: Epoch | None, faults: Mapping[str, str] | BaseException) -> None:
+        self._in_doubt = False
+        if self._closed or self.epochs.is_running or epoch != self._restored:
+            return
+        if isinstance(faults, Mapping) and faults:
+            self._stand_down(failure, faults)
+            return
+        why = "as it was written" if isinstance(faults, Mapping) else f"not: {type(faults).__name__}: {faults}"
+        reason = f"{failure.reason}; the driver reads it {why}"
+        self._fail(replace(failure, cause=Cause.RESOURCE, reason=reason))
+
+    def _stand_down(self, failure: Failure, faults: Mapping[str, str]) -> None:
+        """End the attempt, and have the job claimed anew, as a start does that finds an epoch damaged."""
+        self._in_doubt = True  # what else this epoch's partitions say changes nothing
+        why, incarnation, clock = "files of the epoch are damaged", self.epochs.incarnation, self._record.clock
+        self._note(worker_events.damaged(failure))
+        clock.detected(self._now())
+        clock.decided(self._now())
+        self._record.failures.planned(incarnation)
+        self._environment.workers.send_all(StandDown(incarnation, why))
+        self.deployment.close()
+        self.epochs.tell(events.AttemptBroken(incarnation, why))
+        self._over(Damaged(faults))
+
+    def _note_recovery(self, *, finally_: bool = False) -> None:
+        """Report a recovery that is over; with `finally_`, as far as it has come, also one that is under way."""
+        marks = self._record.clock.over(self._now(), finally_=finally_)
+        if marks is not None:
+            self._note(
+                log.Recovered(
+                    at=means.wall(),
+                    incarnation=self.epochs.incarnation,
+                    epoch=self._restored,
+                    epoch_age_ms=self._record.restored_age,
+                    marks=marks,
+                )
+            )
+
+    # --- moves to other executors -------------------------------------------------------------------------------------
+
+    def _moves(self, said: HandOver | log.Moved | log.WorkerLost) -> None:
+        match said:
+            case HandOver(worker, partition):
+                incarnation = self.epochs.incarnation
+                self._record.failures.planned(incarnation)
+                self.deployment.hand_over(partition, worker)
+                reason = f"partition {partition} moves to another executor"
+                self.epochs.tell(events.AttemptBroken(incarnation, reason))
+            case log.Moved() | log.WorkerLost():
+                self._note(said)
+
+    def _may_move(self) -> bool:
+        """Return True if the job runs, no recovery is timed any more, and no end or savepoint is wanted."""
+        endings, savepoints = self._record.endings, self._record.savepoints
+        wished = endings.stopping or endings.draining or endings.wanted() is not None or savepoints.wanted
+        return self.epochs.is_running and not self._record.clock.running and not wished
 
     # --- in short -----------------------------------------------------------------------------------------------------
-
-    def _is_current(self, incarnation: Incarnation) -> bool:
-        return incarnation == self._coordinator.incarnation
 
     def _note(self, event: log.AnyEvent) -> None:
         self._environment.reporting.event(event)

@@ -16,27 +16,15 @@ from recovery.driver.attempts.environment import Environment, JobRecord
 from recovery.driver.attempts.failures import GiveUpJob, JobFailed
 from recovery.driver.attempts.requests import Answer, End, of_no_use
 from recovery.driver.claim import Start, claim
-from recovery.driver.claimed import ClaimedJob
-from recovery.driver.report import worker_events
+from recovery.driver.claimed import ClaimedJob, Damaged
 from recovery.driver.report.reporting import watched_patience
-from recovery.driver.rollback import Damaged
 from recovery.driver.settings.job import JobSettings
 from recovery.driver.tree.identity import naming_checkpoints
 from recovery.driver.tree.owned import FencedOff, JournalInDoubt
 from snapshot import fail_points
 from snapshot.epochs import coordinator_events as events
 from snapshot.fail_points import reached
-from snapshot.host.protocol.messages import (
-    CannotHear,
-    Followed,
-    FromWorker,
-    Hello,
-    Injected,
-    Leave,
-    Refusal,
-    Stalled,
-    StateRead,
-)
+from snapshot.host.protocol.messages import Hello, Leave
 from statebackend import means
 
 
@@ -81,9 +69,9 @@ class GenerationRun:
     # --- phases -------------------------------------------------------------------------------------------------------
 
     @property
-    def phase(self) -> Phase:
-        """Return what the job is now."""
-        return self._phase
+    def claimed(self) -> ClaimedJob | None:
+        """Return the job as it is claimed now; None before that, while it is claimed anew, and at its end."""
+        return self._phase if isinstance(self._phase, ClaimedJob) else None
 
     @property
     def is_claimed(self) -> bool:
@@ -168,12 +156,12 @@ class GenerationRun:
         """Let all sources end where they are, and then the job."""
         self._record.endings.draining = True
         if isinstance(self._phase, ClaimedJob):
-            self._phase.drain()
+            self._phase.epochs.drain()
 
     def _request(self, request: events.SavepointRequested | events.EpochRequested) -> None:
         """Ask for an epoch; before the job is claimed do nothing, as all wishes are asked for when it runs."""
         if isinstance(self._phase, ClaimedJob):
-            self._phase.request(request)
+            self._phase.epochs.tell(request)
 
     def check_processes(self, seconds: float) -> None:
         """End the job if too few processes have come for a first attempt; report other waits.
@@ -207,7 +195,7 @@ class GenerationRun:
         """End the job, as no process will ever be started again."""
         match self._phase:
             case (ClaimedJob() as job) | ClaimingAgain(job):
-                epochs = job.journal.usable
+                epochs = job.epochs.journal.usable
             case Claiming() | Over():
                 epochs = ()
         goes_on = f"goes on from epoch {epochs[-1].epoch}" if epochs else "begins anew"
@@ -219,22 +207,8 @@ class GenerationRun:
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
-    def appeared(self, hello: Hello) -> None:
-        """Take in a process that is there, and free; after the end, send it away."""
-        if isinstance(self._phase, Over):
-            self._environment.workers.send(hello.worker, Leave("the job has ended"))
-            return
-        self._record.hellos[hello.worker] = hello
-        self._note(worker_events.joined(hello))
-        if isinstance(self._phase, ClaimedJob):
-            self._phase.appeared()
-
-    def wants(self, hello: Hello) -> bool:
-        """Take a process that was launched to see where there is room; return True if it is to stay."""
-        return isinstance(self._phase, ClaimedJob) and self._phase.wants(hello)
-
-    def lost(self, worker: str, reason: str, *, silent: bool, unusable: bool) -> None:
-        """Report a process that is not there any more, and fail the attempt if it had a partition."""
+    def lost(self, worker: str, hello: Hello | None, reason: str, *, silent: bool, unusable: bool) -> None:
+        """Report a process that is not there any more; look into its death if it had a partition, and said `hello`."""
         match self._phase:
             case Over():  # it was told to leave
                 return
@@ -243,13 +217,11 @@ class GenerationRun:
             case (ClaimedJob() as job) | ClaimingAgain(job):
                 partition = job.deployment.partition_of(worker)
         self._note(log.WorkerLost(at=means.wall(), worker=worker, partition=partition, reason=reason))
-        hello, record = self._record.hellos.pop(worker, None), self._record
         if partition is not None and hello is not None and not silent:
+            record = self._record
             record.failures.lost(partition)
             words, memory = self._environment.workers.take_words(worker), record.memory.get(partition, 0)
             self._deaths.lost(hello, partition, reason, memory, words, unusable=unusable)
-        if isinstance(self._phase, ClaimedJob):
-            self._phase.lost(worker, partition, reason, silent=silent)
 
     def _died(self, death: Death) -> None:
         for said in self._record.failures.died(death, means.wall()):
@@ -258,29 +230,6 @@ class GenerationRun:
                     self._end(error)
                 case log.WorkerDied():
                     self._note(said)
-
-    def refused(self, peer: str, reason: str) -> None:
-        """Report a peer that was turned away at the driver's port."""
-        self._note(log.PeerRefused(at=means.wall(), worker=None, peer=peer, reason=reason))
-
-    def reported(self, worker: str, message: FromWorker) -> None:
-        """Act on a process's message."""
-        if isinstance(self._phase, Over):
-            return
-        match message:
-            case Refusal(peer, reason):
-                self._note(log.PeerRefused(at=means.wall(), worker=worker, peer=peer, reason=reason))
-            case Stalled():
-                self._note(worker_events.stalled(message))
-            case Followed():
-                self._environment.reporting.followed(worker, message)
-                if isinstance(self._phase, ClaimedJob):
-                    self._phase.followed(worker, message)
-            case Hello() | CannotHear() | Injected() | StateRead():
-                raise TypeError(f"{type(message).__name__} is not for the job")
-            case _:
-                if isinstance(self._phase, ClaimedJob):
-                    self._phase.reported(message)
 
     def _note(self, event: log.AnyEvent) -> None:
         self._environment.reporting.event(event)

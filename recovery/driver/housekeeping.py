@@ -11,6 +11,7 @@ meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from recovery import events as log
@@ -83,7 +84,7 @@ class Housekeeping:
             self._note(log.EpochsRemoved(at=means.wall(), epochs=removal.epochs, files=len(removal.paths)))
             self._compact_if_due(state)
 
-        self._deleting.submit(lambda: self._tree.delete(removal.paths), deleted)
+        self._deleting.submit(partial(self._tree.delete, removal.paths), deleted)
 
     def _compact_if_due(self, state: JournalState) -> None:
         """Compact the journal, if due, up to `state`: what it said when the removal just carried out was won.

@@ -30,6 +30,7 @@ from recovery.driver.remote.command_messages import (
 from recovery.driver.remote.commands import Commands, Reply
 from recovery.driver.remote.injection import Injection
 from recovery.driver.remote.live_reads import LiveReads
+from recovery.driver.report import worker_events
 from recovery.driver.report.deliveries import Deliveries
 from recovery.driver.report.progress import ProgressLine
 from recovery.driver.report.reporting import Reporting
@@ -39,7 +40,19 @@ from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.net.handshake import TurnedAway
 from snapshot.host.net.handshake_io import HungUp
 from snapshot.host.net.tls import TlsSide
-from snapshot.host.protocol.messages import BeatEvery, Hello, Injected, StateRead, UseStorage
+from snapshot.host.protocol.messages import (
+    BeatEvery,
+    CannotHear,
+    Followed,
+    FromWorker,
+    Hello,
+    Injected,
+    Leave,
+    Refusal,
+    Stalled,
+    StateRead,
+    UseStorage,
+)
 from statebackend import means
 from statebackend.stores.store import BlobStore
 
@@ -129,38 +142,66 @@ class Serving:
 
     def _heard(self, event: WorkerEvent) -> None:
         match event:
-            case Reported(worker, Injected() as message):
-                self._injection.said(worker, message)
-            case Reported(worker, StateRead() as message):
-                self._live_reads.said(worker, message)
             case Reported(worker, message):
-                self.generation.reported(worker, message)
+                self._reported(worker, message)
             case Appeared(hello):
                 self._appeared(hello)
-            case Lost(worker, reason, silent, unusable):
+            case Lost(worker, hello, reason, silent, unusable):
                 self._launcher.lost(worker, silent=silent)
                 self._live_reads.lost(worker)
-                self.generation.lost(worker, reason, silent=silent, unusable=unusable)
+                self.generation.lost(worker, hello, reason, silent=silent, unusable=unusable)
+                if (job := self.generation.claimed) is not None:
+                    job.lost(worker, reason, silent=silent)
             case Commanded(proved, name):
                 self.commands.take(proved, name)
             case Refused(peer, reason):
                 self._refused(peer, reason)
 
+    def _reported(self, worker: str, message: FromWorker) -> None:
+        """Give a process's message to the part that it is for; after the job's end only commands await answers."""
+        job = self.generation.claimed
+        match message:
+            case Injected():
+                self._injection.said(worker, message)
+            case StateRead():
+                self._live_reads.said(worker, message)
+            case _ if self.outcome is not None:
+                return
+            case Refusal(peer, reason):
+                self._reporting.event(log.PeerRefused(at=means.wall(), worker=worker, peer=peer, reason=reason))
+            case Stalled():
+                self._reporting.event(worker_events.stalled(message))
+            case Followed():
+                self._reporting.followed(worker, message)
+                if job is not None:
+                    job.followed(worker, message)
+            case Hello() | CannotHear():
+                raise TypeError(f"{type(message).__name__} is not for the job")
+            case _:
+                if job is not None:
+                    job.reported(message)
+
     def _appeared(self, hello: Hello) -> None:
-        """Take in a process, unless it is one too many."""
+        """Take in a process, unless it is one too many or comes when the job is over."""
         if not self._is_wanted(hello):
             self.workers.dismiss(hello.worker, "there is another process in its slot")
             return
         self.workers.send(hello.worker, BeatEvery(self._options.host.heartbeat))
         if self._options.storage_options:
             self.workers.send(hello.worker, UseStorage(self._options.storage_options))
-        self.generation.appeared(hello)
+        if self.outcome is not None:
+            self.workers.send(hello.worker, Leave("the job has ended"))
+            return
+        self._reporting.event(worker_events.joined(hello))
+        if (job := self.generation.claimed) is not None:
+            job.appeared()
 
     def _is_wanted(self, hello: Hello) -> bool:
         scouting = self._scouting
         if scouting is None or not scouting.is_scout(hello.launch):
             return self._launcher.appeared(hello.launch, hello.worker)
-        if not self.generation.wants(hello):
+        job = self.generation.claimed
+        if job is None or not job.wants(hello):
             return False
         scouting.keep(hello.launch, hello.worker)
         return True
@@ -168,7 +209,7 @@ class Serving:
     def _refused(self, peer: str, reason: str) -> None:
         """Report a peer that was refused, but not a process of the job that comes as the job is over."""
         if self.outcome is None or not reason.startswith(_TOO_LATE):
-            self.generation.refused(peer, reason)
+            self._reporting.event(log.PeerRefused(at=means.wall(), worker=None, peer=peer, reason=reason))
 
     # --- what others ask for ------------------------------------------------------------------------------------------
 

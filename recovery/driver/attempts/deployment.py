@@ -92,9 +92,12 @@ class Deployment:
         """Return the partition that a process has, or had in the attempt before; None if it has none."""
         return (self._before if self.attempt is None else self.attempt.deployed).get(worker)
 
-    def roll_back(self, roll_back: RollBack) -> None:
-        """Give up the attempt, and begin this one."""
+    def roll_back(self, roll_back: RollBack, not_before: float) -> None:
+        """Give up the attempt, and begin this one; deploy nothing before `not_before`, a time of the loop."""
         self._drop()
+        self._not_before = not_before
+        if not_before > self._loop.now():
+            self._loop.call_at(not_before, self.deploy_if_possible)
         self._wanted = roll_back.incarnation
         self._to_deploy = None if roll_back.confirm_first else roll_back
         self.deploy_if_possible()
@@ -103,11 +106,6 @@ class Deployment:
     def hand_over(self, partition: Partition, worker: str) -> None:
         """Give the partition to this process with the next roll-back, if the process is there then."""
         self._move = worker, partition
-
-    def wait_until(self, when: float) -> None:
-        """Deploy nothing before this time of the loop."""
-        self._not_before = when
-        self._loop.call_at(when, self.deploy_if_possible)
 
     def deploy_if_possible(self) -> None:
         """Give every partition to a process, if there are enough of them and it is time."""

@@ -19,7 +19,6 @@ from recovery.driver.report.reporting import Reporting
 from recovery.driver.settings.job import JobSettings
 from snapshot.epochs.trace import TraceWriter
 from snapshot.host.net.event_loop import Background, EventLoop
-from snapshot.host.protocol.messages import Hello
 from statebackend.ids import Partition, Uid
 from statebackend.stores.store import BlobStore
 
@@ -66,8 +65,6 @@ class JobRecord:
     savepoints: SavepointRequests = field(default_factory=SavepointRequests)
     times: EpochTimes = field(default_factory=EpochTimes)
     clock: RecoveryClock = field(default_factory=RecoveryClock)
-    hellos: dict[str, Hello] = field(default_factory=dict)
-    """The greetings of the processes that are there."""
     memory: dict[Partition, int] = field(default_factory=dict)
     """The memory of the process of each partition in bytes, as it said last."""
     windows: dict[Partition, dict[Uid, int]] = field(default_factory=dict)

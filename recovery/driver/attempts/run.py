@@ -18,7 +18,7 @@ from snapshot import fail_points
 from snapshot.epochs.coordinator_events import RollBack
 from snapshot.fail_points import reached
 from snapshot.host.net.event_loop import Background, EventLoop, Timer
-from snapshot.host.protocol.messages import AssignSplits, Deploy, Hello, StandDown, ToWorker
+from snapshot.host.protocol.messages import AssignSplits, Deploy, Hello, StandDown
 from snapshot.ids import TransactionId
 from snapshot.program.plan import ToSink
 from snapshot.program.source import Available, Resuming, Source
@@ -158,11 +158,6 @@ class AttemptRun:
     def enumerators(self) -> dict[Uid, Json]:
         """Return, for each source, the splits that no partition reads, as the manifest has them."""
         return {uid: enumerator_json(dealer.unassigned) for uid, dealer in self._dealers.items()}
-
-    def send_all(self, message: ToWorker) -> None:
-        """Tell every partition."""
-        for worker in self.deployed:
-            self._workers.send(worker, message)
 
     def close(self) -> None:
         """Look for no more splits and retry no sink's recovery: the attempt is over."""

@@ -7,7 +7,7 @@ told, and it is sent away.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from snapshot.host.net.connection_kinds import ChannelOf, CommandOf, ConnectionKind, ControlOf, HeartbeatOf, LastWordsOf
@@ -33,11 +33,12 @@ class Appeared:
 class Lost:
     """A process is not there any more.
 
-    `silent` if it only has shown no sign of life for too long, `unusable` if it was given up for what came on the
-    connection between it and the driver.
+    `hello` is what it was, None if it has never said so. `silent` if it only has shown no sign of life for too long,
+    `unusable` if it was given up for what came on the connection between it and the driver.
     """
 
     worker: str
+    hello: Hello | None
     reason: str
     silent: bool
     unusable: bool
@@ -140,9 +141,9 @@ class Workers:
             reason = str(error)
             self._loop.call_soon(lambda: self._lose(known, reason))
 
-    def send_all(self, message: ToWorker) -> None:
-        """Send the message to every process that is there."""
-        for name in list(self._workers):
+    def send_all(self, message: ToWorker, to: Iterable[str] | None = None) -> None:
+        """Send the message to every process that is there, or to these."""
+        for name in list(self._workers if to is None else to):
             self.send(name, message)
 
     def dismiss(self, worker: str, reason: str) -> None:
@@ -282,7 +283,7 @@ class Workers:
         else:
             self._close(worker)
         if not worker.turned_away:
-            self._tell(Lost(worker.name, reason, silent, unusable))
+            self._tell(Lost(worker.name, worker.hello, reason, silent, unusable))
         unheard = self.take_words(worker.name)
         if unheard is not None:
             unheard.close()

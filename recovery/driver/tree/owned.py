@@ -32,6 +32,8 @@ from statebackend.stores.patience import Patience
 from statebackend.stores.store import BlobNotFound, BlobStore, BlobStoreError
 
 _BROADCASTS_KEPT: Final = 2
+_INLINE: Final = 64 << 10
+"""Broadcast state up to this size is put into the manifest itself; a larger one gets a file of its own."""
 
 
 class JournalInDoubt(StoreError):
@@ -164,22 +166,17 @@ class Tree:
             case Won() | Refused():
                 return outcome
 
-    def publish(
-        self,
-        publish: Publish[Acknowledgement],
-        part: Callable[[Mapping[Uid, StoredFile | Inline]], DriversPart],
-        most: int,
-    ) -> PublicationDone | PublicationFailed:
+    def publish(self, publish: Publish[Acknowledgement], part: DriversPart) -> PublicationDone | PublicationFailed:
         """Write the manifest, then the entry, then the pin of a savepoint.
 
-        Broadcast state of more than `most` bytes gets a file of its own.
+        `part` is the driver's own part of the epoch, without the places of broadcast state: these are chosen here.
         """
         reached(fail_points.BEFORE_PUBLISH)
         epoch, broadcast = publish.epoch, broadcast_states(publish)
         path = path_of(ManifestFile(epoch, means.token_hex(8)))
         try:
-            kept = {uid: self._keep(uid, data, publish, most) for uid, data in broadcast.items()}
-            manifest = manifest_of(publish, part(kept), end_of(self.state))
+            kept = {uid: self._keep(uid, data, publish) for uid, data in broadcast.items()}
+            manifest = manifest_of(publish, replace(part, broadcast=kept), end_of(self.state))
             data = encode(manifest)
             self._store.write(path, data)
         except (BlobStoreError, ValueError) as error:
@@ -221,9 +218,9 @@ class Tree:
         self._writer.forget_removals(up_to)
         return RemovalsForgotten(self.state)
 
-    def _keep(self, uid: Uid, data: bytes, publish: Publish[Acknowledgement], most: int) -> StoredFile | Inline:
+    def _keep(self, uid: Uid, data: bytes, publish: Publish[Acknowledgement]) -> StoredFile | Inline:
         """Return a place for broadcast state: a file that the newest epoch has already is referred to again."""
-        if len(data) <= most:
+        if len(data) <= _INLINE:
             return Inline(data)
         checksum = checksum_of(data)
         usable = self.state.usable
