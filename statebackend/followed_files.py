@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from secrets import token_hex
 from shutil import rmtree
 from typing import Final
 
+from statebackend import means
 from statebackend.files import FileRef, FileSet
 from statebackend.local_folder import WORK, lock_folder, remove_remains
 from statebackend.snapshots.local_files import LINKS, LocalFiles
@@ -81,7 +81,7 @@ class FollowedFiles:
     def _download(self, files: list[FileRef], store: BlobStore) -> None:
         if not files:
             return
-        work = self._folder / f"{WORK}{token_hex(8)}"
+        work = self._folder / f"{WORK}{means.token_hex(8)}"
 
         def arrived(file: FileRef, path: Path) -> None:
             self._local.add(file, path)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from secrets import randbits, token_hex
 from shutil import rmtree
 from tempfile import mkdtemp
 from types import TracebackType
@@ -19,7 +18,7 @@ from typing import Any, Final, Self, cast
 
 import pyarrow as pa
 
-from statebackend import fail_points
+from statebackend import fail_points, means
 from statebackend.backends.backend import Backend, BackendError
 from statebackend.backends.heap_backend import HeapBackend
 from statebackend.backends.overlay import Overlay
@@ -180,7 +179,7 @@ class KeyedState:
     ) -> Self:
         groups = groups or operator.all_groups
         files = FileSet(groups) if before is None else before.file_set(groups)
-        attempt = randbits(_ATTEMPT_BITS)  # no other task of this run and partition has it
+        attempt = means.randbits(_ATTEMPT_BITS)  # no other task of this run and partition has it
         names = SnapshotFolder.names(generation, partition, attempt)
         local = folder or Path(mkdtemp(prefix="epochcut-state-"))
         try:
@@ -223,11 +222,11 @@ class KeyedState:
         if groups is not None and groups != files.range:
             raise ValueError(f"the files are of key groups {files.range}, not {groups}; project or unite them first")
         self._options = options
-        self._process = os.getpid()
+        self._process = means.getpid()
         self._news: list[Durable | NotDurable] = []
         self._untouched = True
         self._lock = lock_folder(folder)
-        self._work = folder / f"{WORK}{token_hex(8)}"
+        self._work = folder / f"{WORK}{means.token_hex(8)}"
         self._backend: Backend | None = None
         self._persister: Persister | None = None
         try:
@@ -555,7 +554,7 @@ class KeyedState:
     def _running(self) -> Persister:
         if self._persister is None:
             raise ValueError("the state was closed")
-        if os.getpid() != self._process:
+        if means.getpid() != self._process:
             raise ForkedState(
                 f"{self._context.uid}: the state was opened by process {self._process} and is cut by that one alone; "
                 f"after a fork, open state in a folder of its own"
@@ -583,7 +582,7 @@ class KeyedState:
         delay the caller, and what these uploads still write is not referred to.
         In a forked process it only ends that process's use of the folder.
         """
-        if os.getpid() == self._process:
+        if means.getpid() == self._process:
             self._close_parts(leave_uploads)
         if self._lock >= 0:
             os.close(self._lock)

@@ -1,17 +1,21 @@
 """The parts of the system that a simulation replaces: time, chance, threads, selectors, sockets, processes.
 
-Invariant: outside of a simulation each name is Python's own function or class, so a call costs what it costs there. The
-product says `means.monotonic()`, and never imports a name from here: such a name would stay the real one.
+Invariant: outside of a simulation each name that Python has as well is Python's own, so a call costs what it costs
+there. The product says `means.monotonic()` in a function: a name that is imported from here, or used where a module or
+a class is made, as in the default value of an argument, would stay the real one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from os import _exit as exit_process
 from os import getpid, getpriority, kill, setpriority
+from pathlib import Path
 from queue import Queue, SimpleQueue
 from random import random
+from resource import RUSAGE_SELF, getpagesize, getrusage
 from secrets import randbits, token_bytes, token_hex
 from selectors import BaseSelector, DefaultSelector
 from socket import gethostname, socket, socketpair
@@ -19,7 +23,7 @@ from threading import Condition, Event, Lock, RLock, Thread, get_ident, get_nati
 from time import monotonic, process_time, sleep
 from time import time as wall
 from time import time_ns as wall_ns
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 __all__ = [
     "Condition",
@@ -36,7 +40,9 @@ __all__ = [
     "getpid",
     "getpriority",
     "kill",
+    "memory_of_process",
     "monotonic",
+    "process_state",
     "process_time",
     "randbits",
     "random",
@@ -53,6 +59,24 @@ __all__ = [
 
 selector: Callable[[], BaseSelector] = DefaultSelector
 """Make a selector; the constants for it, and for sockets, come from Python's modules."""
+
+
+def memory_of_process() -> int:
+    """Return the bytes that this process holds; where the kernel does not say so, the most that it ever held."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize()
+    except OSError:
+        return getrusage(RUSAGE_SELF).ru_maxrss * 1024
+
+
+_STATE: Final[dict[Hashable, Any]] = {}
+os.register_at_fork(after_in_child=_STATE.clear)
+
+
+def process_state() -> dict[Hashable, Any]:
+    """Return what this process has once (see `OncePerProcess`); a forked process begins with nothing."""
+    return _STATE
+
 
 NAMES: Final = tuple(__all__)
 """All that a simulation brings."""
@@ -71,3 +95,24 @@ def replaced(others: object) -> Iterator[None]:
         yield
     finally:
         globals().update(before)
+
+
+_Made = TypeVar("_Made")
+
+
+class OncePerProcess(Generic[_Made]):
+    """A thing that a process makes when it first asks for it, and has once; for what would be a module's own otherwise.
+
+    A process that was forked, like one that is simulated, makes its own.
+    """
+
+    def __init__(self, make: Callable[[], _Made]) -> None:
+        self._make = make
+
+    def __call__(self) -> _Made:
+        """Return the one of this process."""
+        state = process_state()
+        try:
+            return state[self]  # type: ignore[no-any-return]
+        except KeyError:
+            return state.setdefault(self, self._make())  # type: ignore[no-any-return]

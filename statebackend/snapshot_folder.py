@@ -20,10 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import count
-from secrets import token_hex
 from typing import Final, TypeVar
 
-from statebackend import fail_points
+from statebackend import fail_points, means
 from statebackend.fail_points import reached
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Epoch, Generation, Partition
@@ -189,7 +188,7 @@ class SnapshotFolder:
         """Bring what follows on the newest entry into the log; return the one before it, and it."""
 
         def bring(state: Entry) -> tuple[Entry, Entry]:
-            entry = follow(state, token_hex(16))
+            entry = follow(state, means.token_hex(16))
             if not (self._create(entry) and counts(entry, self._newest())):
                 raise _Overtaken
             return state, entry

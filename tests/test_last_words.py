@@ -107,7 +107,7 @@ def test_of_a_long_life_the_end_is_kept(line: Line) -> None:
 
 
 def test_a_driver_that_does_not_read_is_waited_for_and_then_left(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(last_words, "_PATIENCE", 50)
+    monkeypatch.setattr(last_words, "_PATIENCE", 0.05)
     for _ in range(100_000):
         line.words.say(AtWork(COUNT, "x" * 200, 1))
     assert line.words._sock is None

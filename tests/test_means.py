@@ -46,3 +46,26 @@ def test_a_simulation_that_lacks_a_name_is_refused_and_replaces_none() -> None:
     with pytest.raises(AttributeError, match="token_hex"), means.replaced(simulated):
         pass
     assert means.monotonic is time.monotonic
+
+
+def test_a_process_makes_once_what_it_has_once_and_a_forked_one_makes_its_own() -> None:
+    made = means.OncePerProcess(object)
+    mine = made()
+    assert made() is mine
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if made() is not mine else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert made() is mine
+
+
+def test_two_simulated_processes_have_what_a_process_has_once_each_for_itself() -> None:
+    made, simulated = means.OncePerProcess(object), others()
+    states = {"one": dict[object, object](), "two": dict[object, object]()}
+    found: dict[str, object] = {}
+    for name in ("one", "two", "one"):
+        simulated.process_state = lambda name=name: states[name]
+        with means.replaced(simulated):
+            found.setdefault(name, made())
+            assert made() is found[name]
+    assert found["one"] is not found["two"]

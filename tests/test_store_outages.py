@@ -13,6 +13,7 @@ from queue import SimpleQueue
 
 import pytest
 
+from statebackend.means import OncePerProcess
 from statebackend.stores import limited_store
 from statebackend.stores.fsspec_store import open_store
 from statebackend.stores.limited_store import LimitedStore, find_limited_later, open_limited
@@ -57,7 +58,8 @@ class Hanging(WrappedStore):
 
 @pytest.fixture
 def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hanging]:
-    monkeypatch.setattr(limited_store, "_CALLERS", limited_store._Callers())  # what hung in other tests is not counted
+    callers = OncePerProcess(limited_store._Callers)  # what hung in other tests is not counted
+    monkeypatch.setattr(limited_store, "_CALLERS", callers)
     store = Hanging(LocalStore(tmp_path / "store"))
     yield store
     store.gate.set()
@@ -120,7 +122,7 @@ def test_a_download_that_comes_late_leaves_nothing(
     hanging: Hanging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     back = threading.Event()
-    monkeypatch.setattr(limited_store._CALLERS, "came_back", back.set)
+    monkeypatch.setattr(limited_store._CALLERS(), "came_back", back.set)
     hanging.store.write("a", b"content")
     with pytest.raises(StoreUnavailable, match="could not download a"):
         LimitedStore(hanging, 0.05).download("a", tmp_path / "here")

@@ -6,8 +6,6 @@ whose answer was lost is told to the machine as such, never as a success or a fa
 
 from __future__ import annotations
 
-from secrets import token_hex
-
 from snapshot.journal.compaction import Compacted, JournalCompactor
 from snapshot.journal.entries import Body, Nonce, UnderRepair
 from snapshot.journal.reader import JournalRead, JournalReader
@@ -33,13 +31,14 @@ from snapshot.journal.requests import (
 from snapshot.journal.state import JournalState
 from snapshot.journal.writer import Fenced, Forgotten, JournalWriter, Outcome, Refused, Won
 from snapshot.tree.layout import JOURNAL, REPAIR, JournalEntry, JournalSummary, parse, path_of
+from statebackend import means
 from statebackend.stores.patience import Patience, Trial
 from statebackend.stores.store import BlobNotFound, BlobStore, Creation, UnknownOutcome
 
 
 def fresh_nonce() -> Nonce:
     """Return a nonce that no proposal ever had: 128 random bits."""
-    return Nonce(token_hex(16))
+    return Nonce(means.token_hex(16))
 
 
 class StoredJournal:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from threading import Lock
 from typing import Final
 
+from statebackend import means
 from statebackend.backends.backend import Floors, FloorStamps
 from statebackend.backends.rocksdb_tables import named_errors
 from statebackend.backends.scratch_file import make_fresh, remove
@@ -61,7 +61,7 @@ class HeapBackend:
         self._stamps = FloorStamps(floors)
         self._groups: dict[bytes, _Group] = {}
         self._memory = 0
-        self._lock = Lock()
+        self._lock = means.Lock()
 
     def __repr__(self) -> str:
         return f"HeapBackend({str(self.folder)!r})"

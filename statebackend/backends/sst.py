@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
 from pathlib import Path
-from secrets import token_hex
 from shutil import rmtree
 from typing import Final
 
 from rocksdict import DBCompressionType, Rdict, SstFileWriter
 
 from statebackend import entries as naming
+from statebackend import means
 from statebackend.backends.backend import DamagedFile
 from statebackend.backends.rocksdb_tables import by_moving, iterate, named_errors, quiet, table_options
 from statebackend.entries import META_KEY
@@ -224,7 +224,7 @@ def read_newest(paths: Sequence[Path], scratch: Path) -> Iterator[Iterator[tuple
 @contextmanager
 def _opened(paths: Sequence[Path], scratch: Path, action: str) -> Iterator[Rdict]:
     """Open a database of just these files, the later ones on top."""
-    folder = scratch / f"reading-{token_hex(8)}"
+    folder = scratch / f"reading-{means.token_hex(8)}"
     database: Rdict | None = None
     try:
         with named_errors(action):

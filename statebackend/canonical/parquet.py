@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from secrets import token_hex
 from typing import Final, Protocol
 from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from statebackend import means
 from statebackend.canonical.exporting import StateExport
 from statebackend.canonical.importing import StateTable
 from statebackend.canonical.schema import DamagedTable, form_of
@@ -68,7 +68,7 @@ def read_parquet(*folders: Path) -> Iterator[StateTable]:
 
 def _write(table: StateTable, folder: Path) -> Path:
     target = folder / f"{quote(table.name, safe=' ')}{_SUFFIX}"
-    unfinished = folder / f".{token_hex(8)}{_SUFFIX}"
+    unfinished = folder / f".{means.token_hex(8)}{_SUFFIX}"
     try:
         with local_disk(f"write {target}"):
             with parquet.ParquetWriter(

@@ -22,10 +22,9 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from secrets import token_hex
 from stat import S_ISREG
-from threading import Lock
 
+from statebackend import means
 from statebackend.backends.backend import LocalDiskError, LocalDiskFull
 from statebackend.files import FileRef
 
@@ -50,7 +49,7 @@ class LocalFiles:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._start = _start_of_machine()
-        self._lock = Lock()
+        self._lock = means.Lock()
         with local_disk(f"open the folder of local links {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
             names = [match for entry in folder.iterdir() if (match := _NAME.fullmatch(entry.name))]
@@ -149,7 +148,7 @@ class LocalFiles:
                     entry.unlink(missing_ok=True)
 
     def _copy(self, digest: str, local: Path) -> None:
-        new = self.folder / f"{_UNFINISHED}{token_hex(8)}"
+        new = self.folder / f"{_UNFINISHED}{means.token_hex(8)}"
         try:
             shutil.copyfile(local, new)
             self._name(digest, new.stat().st_ino, new)
@@ -215,4 +214,4 @@ def _start_of_machine() -> str:
     try:
         return _BOOT_ID.read_text().replace("-", "")[:12]
     except OSError:
-        return token_hex(6)
+        return means.token_hex(6)

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Thread
 from typing import Final, Protocol, TypeVar
 
+from statebackend import means
 from statebackend.backends.backend import BackendError, DamagedFile, LocalDiskFull
 from statebackend.files import FileRef
 from statebackend.snapshots.local_files import is_full, local_disk
@@ -202,7 +201,7 @@ def _all_at_once(
 ) -> None:
     """Do it for all. After the first error, here or in a thread, no more is begun and running ones are waited for."""
     waiting = deque(items)
-    ended = SimpleQueue[tuple[_Item, BaseException | None]]()
+    ended: means.SimpleQueue[tuple[_Item, BaseException | None]] = means.SimpleQueue()
 
     def work() -> None:
         with suppress(IndexError):
@@ -217,7 +216,7 @@ def _all_at_once(
                     ended.put((item, None))
 
     # No pool of the library: an interrupt that finds this thread in one of the pool's locks leaves it locked for ever.
-    workers = [Thread(target=work, name=f"transfer-{number}") for number in range(min(threads, len(items)))]
+    workers = [means.Thread(target=work, name=f"transfer-{number}") for number in range(min(threads, len(items)))]
     try:
         for worker in workers:
             worker.start()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from secrets import token_hex
 from typing import Final
 
 from fsspec.core import split_protocol
 from fsspec.implementations.local import LocalFileSystem
 
+from statebackend import means
 from statebackend.stores.local_store import LocalStore
 from statebackend.stores.memory_store import MemoryStore
 from statebackend.stores.store import (
@@ -135,7 +135,7 @@ def _s3_store(root: str, options: dict[str, object]) -> BlobStore:
 
 
 def _try_out(store: BlobStore) -> None:
-    path = f"probe-{token_hex(16)}"
+    path = f"probe-{means.token_hex(16)}"
     try:
         answers = [store.create(path, b"first")]
         try:

@@ -8,14 +8,12 @@ comes late leaves nothing behind.
 from __future__ import annotations
 
 import os
-import threading
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from queue import SimpleQueue
-from secrets import token_hex
 from typing import Final, Generic, TypeVar
 
+from statebackend import means
 from statebackend.stores.fsspec_store import find_store, open_store
 from statebackend.stores.store import BlobInfo, BlobStore, BlobStoreError, Creation, StoreUnavailable, UnknownOutcome
 
@@ -107,7 +105,7 @@ class LimitedStore:
 
         The thread that waits gives the file its name, so that it cannot come late.
         """
-        new = target.with_name(f"{_UNFINISHED}{token_hex(8)}")
+        new = target.with_name(f"{_UNFINISHED}{means.token_hex(8)}")
 
         def clear() -> None:
             new.unlink(missing_ok=True)
@@ -146,7 +144,7 @@ class _Later:
         self._uri = uri
         self._patience = seconds / 2
         self._store: BlobStore | None = None
-        self._finding = threading.Lock()
+        self._finding = means.Lock()
 
     def __repr__(self) -> str:
         return self._uri if self._store is None else repr(self._store)
@@ -173,12 +171,13 @@ def _limited(
     progress: Callable[[], int] = lambda: 0,
     if_late: Callable[[], object] = lambda: None,
 ) -> _Answer:
-    if _CALLERS.hanging >= _MOST_HANGING:
+    callers = _CALLERS()
+    if callers.hanging >= _MOST_HANGING:
         raise StoreUnavailable(
             f"could not {action}: {_MOST_HANGING} calls that were made before hang still; it is not asked"
         )
-    made = _Call(call, if_late, _CALLERS)
-    _CALLERS.make(made)
+    made = _Call(call, if_late, callers)
+    callers.make(made)
     known = 0
     while not made.done.wait(limit):
         came = progress()
@@ -198,8 +197,8 @@ class _Call(Generic[_Answer]):
         self._answer: _Answer | None = None
         self._error: BaseException | None = None
         self._given_up = False
-        self._lock = threading.Lock()
-        self.done = threading.Event()
+        self._lock = means.Lock()
+        self.done = means.Event()
 
     def make(self) -> None:
         """Make the call, in the other thread."""
@@ -233,29 +232,25 @@ class _Call(Generic[_Answer]):
 
 
 class _Callers:
-    """The threads that make calls, of all stores in the process: as many as there are calls at once.
+    """The threads that make calls, of all stores in a process: as many as there are calls at once.
 
     A call is made with the priority of the thread that waits for it: a thread inherits its starter's, and keeps it.
     """
 
     def __init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin without threads, also in a process that was forked: the threads stay in the other one."""
-        self._lock = threading.Lock()
-        self._idle: defaultdict[int, list[SimpleQueue[_Call[object]]]] = defaultdict(list)  # by their niceness
+        self._lock = means.Lock()
+        self._idle: defaultdict[int, list[means.SimpleQueue[_Call[object]]]] = defaultdict(list)  # by their niceness
         self.hanging = 0
 
     def make(self, call: _Call[_Answer]) -> None:
         """Have the call made at once."""
-        niceness = os.getpriority(os.PRIO_PROCESS, 0)
+        niceness = means.getpriority(os.PRIO_PROCESS, 0)
         with self._lock:
             idle = self._idle[niceness]
             caller = idle.pop() if idle else None
         if caller is None:
-            caller = SimpleQueue()
-            threading.Thread(target=self._run, args=(caller, niceness), name="store", daemon=True).start()
+            caller = means.SimpleQueue()
+            means.Thread(target=self._run, args=(caller, niceness), name="store", daemon=True).start()
         caller.put(call)  # type: ignore[arg-type]
 
     def left_hanging(self) -> None:
@@ -268,15 +263,14 @@ class _Callers:
         with self._lock:
             self.hanging -= 1
 
-    def _run(self, calls: SimpleQueue[_Call[object]], niceness: int) -> None:
+    def _run(self, calls: means.SimpleQueue[_Call[object]], niceness: int) -> None:
         while True:
             calls.get().make()
             with self._lock:
                 self._idle[niceness].append(calls)
 
 
-_CALLERS: Final = _Callers()
-os.register_at_fork(after_in_child=_CALLERS.begin)
+_CALLERS: Final = means.OncePerProcess(_Callers)
 
 
 def _bytes_coming(folder: Path) -> int:

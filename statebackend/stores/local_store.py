@@ -17,11 +17,10 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from secrets import token_hex
 from stat import S_ISDIR, S_ISREG
 from typing import BinaryIO
 
-from statebackend import fail_points
+from statebackend import fail_points, means
 from statebackend.fail_points import reached
 from statebackend.stores.store import (
     BadBlobPath,
@@ -123,7 +122,7 @@ class LocalStore:
         """Copy the blob into a local file. See `BlobStore.download`."""
         with self._unavailable(f"download {path} to {target}"), self._found(path) as file:
             self._refuse_special(file, path)
-            new = target.with_name(f"{_TEMPORARY}{token_hex(8)}")
+            new = target.with_name(f"{_TEMPORARY}{means.token_hex(8)}")
             try:
                 shutil.copyfile(file, new)
                 new.replace(target)
@@ -250,7 +249,7 @@ class LocalStore:
 def _locked_new_file(folder: Path) -> Iterator[tuple[Path, BinaryIO]]:
     """Make a temporary file whose lock shows that its writer lives; it is gone when the context ends."""
     while True:
-        new = folder / f"{_TEMPORARY}{token_hex(8)}"
+        new = folder / f"{_TEMPORARY}{means.token_hex(8)}"
         with new.open("xb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX)

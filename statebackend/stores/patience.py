@@ -6,11 +6,10 @@ and never taken for an answer.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from threading import Event
 from typing import Final, TypeVar
 
+from statebackend import means
 from statebackend.stores.store import BlobStoreError, StoreUnavailable
 
 PAUSES: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
@@ -38,7 +37,7 @@ class Patience:
         answered: Callable[[float], object] = lambda _: None,
     ) -> None:
         self.seconds = seconds
-        self._given_up = Event()
+        self._given_up = means.Event()
         self._sleep = sleep or self._given_up.wait
         self.waiting = waiting
         self.answered = answered
@@ -85,7 +84,7 @@ class Trial:
 
     def wait(self, error: BlobStoreError) -> None:
         """Return when it is time to ask again after this error, or raise it if there is no time left."""
-        now = time.monotonic()
+        now = means.monotonic()
         if self._failed_at is None:
             self._failed_at = now
         passed = max(now - self._failed_at, self._slept)
@@ -101,5 +100,5 @@ class Trial:
     def over(self) -> None:
         """Note that it has been done; failures from now on have all the time again."""
         if self._failed_at is not None:
-            self._patience.answered(max(time.monotonic() - self._failed_at, self._slept))
+            self._patience.answered(max(means.monotonic() - self._failed_at, self._slept))
             self._failed_at, self._slept, self._failures = None, 0.0, 0

@@ -13,6 +13,8 @@ from recovery.testing.world.threads import SimCondition, SimEvent, SimLock, SimQ
 MAIN = 1
 """The number of the thread outside of all simulated ones."""
 
+_MEMORY = 1 << 20
+
 
 class _Maker:
     """Makes objects of a simulated class; its type arguments, as of `SimpleQueue[int]`, say nothing here."""
@@ -93,6 +95,14 @@ class SimMeans:
     def getpid(self) -> int:
         """Return the number of the process."""
         return self._world.process.pid
+
+    def process_state(self) -> dict[object, object]:
+        """Return what the process has once."""
+        return self._world.process.local
+
+    def memory_of_process(self) -> int:
+        """Return the bytes that the process holds, which are the same for all."""
+        return _MEMORY
 
     def get_ident(self) -> int:
         """Return the number of the thread."""

@@ -6,7 +6,6 @@ process comes to it first, and leaves its file behind as a proof.
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from snapshot.fail_points import POINTS
+from statebackend import means
 from statebackend.errors import OptionError
 from statebackend.fail_points import at
 
@@ -53,4 +53,4 @@ class _Crash:
             self._file.open("x").close()
         except FileExistsError:
             return
-        os.kill(os.getpid(), signal.SIGKILL)
+        means.kill(means.getpid(), signal.SIGKILL)

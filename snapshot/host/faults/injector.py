@@ -6,9 +6,7 @@ for a time is over after it, whatever else has happened to the process.
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
 import subprocess
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from snapshot.host.faults.fault_proxy import FaultProxy, Reroutable
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.protocol.executor import executor_process
 from snapshot.host.protocol.messages import Address, BreakInside, Cut, Delay, Fault, Inject, Injected, Kill, Links, Stop
+from statebackend import means
 from statebackend.errors import OptionError
 
 
@@ -133,7 +132,7 @@ class Faults:
             line.end.reroute(partial(self._through, line))
         return next((proxy for proxy, one in self._proxies.items() if one.end is line.end), None)
 
-    def _through(self, line: Line, sock: socket.socket) -> socket.socket:
+    def _through(self, line: Line, sock: means.socket) -> means.socket:
         proxy = FaultProxy(self._loop, sock, self._over)
         self._proxies[proxy] = line
         return proxy.inner
@@ -160,14 +159,14 @@ def _covers(links: Links, peer: Address | None) -> bool:
 
 def stop_for(seconds: float) -> None:
     """Stop this process, with all its threads, for so many seconds."""
-    _hang([os.getpid()], seconds)
+    _hang([means.getpid()], seconds)
 
 
 def _pids(executor: bool) -> list[int]:
     """Return the processes that a fault hits, in the order in which to signal them: this one is last."""
     if not executor:
-        return [os.getpid()]
-    return [_executor(), os.getpid()]
+        return [means.getpid()]
+    return [_executor(), means.getpid()]
 
 
 def _executor() -> int:
@@ -185,7 +184,7 @@ def _executor() -> int:
 
 def _signal(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
-        os.kill(pid, number)
+        means.kill(pid, number)
 
 
 def _hang(pids: list[int], seconds: float) -> None:

@@ -26,6 +26,7 @@ from snapshot.host.net.handshake_io import Proved
 from snapshot.host.net.liveness import break_if_silent
 from snapshot.host.protocol.options import HostOptions
 from snapshot.ids import ChannelId
+from statebackend import means
 from statebackend.ids import Incarnation
 
 OnFrame = Callable[[ChannelId, Frame], object]
@@ -135,7 +136,7 @@ class SendingChannel:
                 self._loop.call_soon(self._flush)
         return overtaken
 
-    def reroute(self, through: Callable[[socket.socket], socket.socket]) -> None:
+    def reroute(self, through: Callable[[means.socket], means.socket]) -> None:
         """Switch to the socket that `through` returns for ours; do nothing if the connection is closed."""
         if self._open:
             self._sock = self._watch.reroute(through)
@@ -308,7 +309,7 @@ class ReceivingChannel:
             return
         self._watch.writing(bool(self._unsaid))
 
-    def reroute(self, through: Callable[[socket.socket], socket.socket]) -> None:
+    def reroute(self, through: Callable[[means.socket], means.socket]) -> None:
         """Switch to the socket that `through` returns for ours; do nothing if the connection is closed."""
         if self._open:
             self._sock = self._watch.reroute(through)
@@ -461,7 +462,7 @@ class LocalChannel:
         self._soon()
 
 
-def _prepare(sock: socket.socket, buffer: int, options: HostOptions) -> None:
+def _prepare(sock: means.socket, buffer: int, options: HostOptions) -> None:
     """Keep the kernel's buffer small: a marker cannot overtake the bytes in it, and its memory is counted nowhere."""
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

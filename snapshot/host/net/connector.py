@@ -67,7 +67,7 @@ class Connector:
         self._handshake = CallerHandshake(secret, means.token_bytes(NONCE_SIZE), kind)
         self._last = "it does not answer"
         self._proofs = 0  # after which it hung up
-        self._sock: socket.socket | None = None
+        self._sock: means.socket | None = None
         self._watch: Watch | None = None
         self._handshake_io: HandshakeIO | None = None
         self._deadline = means.monotonic() + seconds

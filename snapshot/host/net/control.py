@@ -16,6 +16,7 @@ from typing import Final, Generic, TypeVar, cast
 from snapshot.cut.seals import RecordReader, RecordWriter, UnusableRecord
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.net.handshake_io import Proved
+from statebackend import means
 from statebackend.errors import JobError
 
 Sent = TypeVar("Sent")
@@ -95,7 +96,7 @@ class ControlConnection(Generic[Sent, Received]):
         if idle:
             self._write()
 
-    def reroute(self, through: Callable[[socket.socket], socket.socket]) -> None:
+    def reroute(self, through: Callable[[means.socket], means.socket]) -> None:
         """Switch to the socket that `through` returns for ours; do nothing if the connection is closed."""
         if not self._closed:
             self._sock = self._watch.reroute(through)

@@ -87,7 +87,7 @@ class Watch:
         self,
         selector: selectors.BaseSelector,
         kept: dict[Watch, None],
-        sock: socket.socket,
+        sock: means.socket,
         on_readable: Call,
         on_writable: Call,
     ) -> None:
@@ -108,7 +108,7 @@ class Watch:
         """Begin or stop to call `on_writable`, again and again, while the kernel would take bytes."""
         self._want(self._events | selectors.EVENT_WRITE if wanted else self._events & ~selectors.EVENT_WRITE)
 
-    def reroute(self, through: Callable[[socket.socket], socket.socket]) -> socket.socket:
+    def reroute(self, through: Callable[[means.socket], means.socket]) -> means.socket:
         """Leave the socket to `through`, serve the one that it returns in the same way, and return that."""
         events = self._events
         self.close()
@@ -198,7 +198,7 @@ class EventLoop:
         self._button.setblocking(False)
         self.watch(self._bell, self._answer).reading(True)
 
-    def watch(self, sock: socket.socket, on_readable: Call, on_writable: Call = lambda: None) -> Watch:
+    def watch(self, sock: means.socket, on_readable: Call, on_writable: Call = lambda: None) -> Watch:
         """Serve a non-blocking socket, which stays the caller's; only one watch of a socket may want something."""
         return Watch(self._selector, self._kept, sock, on_readable, on_writable)
 

@@ -6,7 +6,6 @@ nothing of the loop refers to the socket any more. No byte behind the handshake 
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,7 +20,7 @@ from statebackend import means
 class Proved:
     """A connection whose other end has proved that it knows the run's secret, and what seals what is said on it."""
 
-    sock: socket.socket
+    sock: means.socket
     seals: Seals | None
     """None if it is encrypted."""
 
@@ -44,7 +43,7 @@ class HandshakeIO:
     def __init__(
         self,
         loop: EventLoop,
-        sock: socket.socket,
+        sock: means.socket,
         handshake: HostHandshake | CallerHandshake,
         seconds: float,
         on_step: Callable[[], object],
@@ -77,7 +76,7 @@ class HandshakeIO:
             self._sock.close()
             self._on_refused(why)
 
-    def take(self) -> socket.socket | None:
+    def take(self) -> means.socket | None:
         """Return the socket for its next user; None if the handshake is over already."""
         return self._sock if self.drop() else None
 

@@ -184,7 +184,7 @@ class Listener:
         sock.setblocking(False)
         self._welcome(sock if self._tls is None else self._tls.accept(sock), str(name[0]), int(name[1]))
 
-    def _welcome(self, sock: socket.socket, address: str, port: int) -> None:
+    def _welcome(self, sock: means.socket, address: str, port: int) -> None:
         self._send_away(self._strangers.one_too_many(address))
         handshake = HostHandshake(self._secret, means.token_bytes(NONCE_SIZE))
         stranger = _Stranger(address, port, handshake)
@@ -231,7 +231,7 @@ class Listener:
         self._again = self._loop.call_at(means.monotonic() + _AFTER_AN_ERROR, lambda: self._watch.reading(True))
 
 
-def _listening(host: str, ports: Sequence[int]) -> socket.socket:
+def _listening(host: str, ports: Sequence[int]) -> means.socket:
     for port in ports:
         sock = means.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         try:

@@ -13,11 +13,13 @@ from __future__ import annotations
 import socket
 from typing import Final
 
+from statebackend import means
+
 _OPTIONS: Final = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
 _MOST_QUESTIONS: Final = 127
 
 
-def break_if_silent(sock: socket.socket, milliseconds: int) -> None:
+def break_if_silent(sock: means.socket, milliseconds: int) -> None:
     """Let a connection on which we only receive, or next to nothing is sent, fail with `ETIMEDOUT` after so long.
 
     The kernel counts whole seconds: it asks for the first time after a third of the time, and then again and again.

@@ -38,7 +38,6 @@ from snapshot.host.partition.stage_run import StageRun
 from snapshot.host.partition.stalls import StallWatch
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
-from snapshot.host.protocol.executor import memory_of_process
 from snapshot.host.protocol.messages import (
     AllEnded,
     AssignSplits,
@@ -522,7 +521,7 @@ class PartitionAttempt:
         deploy = self._deploy
         stages = {run.uid: run.figures() for run in self._stages}
         lag = max((run.source.lag for run in self._stages if run.source is not None), default=0.0)
-        memory = memory_of_process()
+        memory = means.memory_of_process()
         gap = self._environment.loop.take_longest_gap_ms()
         self._say(Figures(deploy.incarnation, deploy.partition, stages, memory, lag * 1000, gap))
         return stages

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import faulthandler
 import json
-import select
-import socket
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from selectors import EVENT_WRITE
 from typing import Final
 
 import pyarrow as pa
@@ -24,10 +23,11 @@ from snapshot.host.net.event_loop import EventLoop, KeepingSocket, Watch
 from snapshot.host.protocol.messages import AtWork
 from snapshot.operators.row_class import shown, values_of
 from snapshot.operators.rows import Rows
+from statebackend import means
 from statebackend.ids import Uid
 
-_PATIENCE: Final = 5_000
-"""Milliseconds for which a driver may not read; then nothing more is written."""
+_PATIENCE: Final = 5.0
+"""Seconds for which a driver may not read; then nothing more is written."""
 _KEPT: Final = 64 << 10
 """The last bytes hold the last call and the stack of a crash."""
 _COUNTED: Final = 250_000
@@ -40,10 +40,10 @@ class LastWords:
     """The end of the process. In its own thread: the one that runs the functions."""
 
     def __init__(self) -> None:
-        self._sock: socket.socket | None = None
+        self._sock: means.socket | None = None
         self._of_crashes = False
 
-    def connected(self, sock: socket.socket) -> None:
+    def connected(self, sock: means.socket) -> None:
         """Send all that is said to `sock` from now on; a crash as well, unless it is written elsewhere already."""
         self.close()
         self._sock = sock
@@ -76,10 +76,11 @@ class LastWords:
         if sock is not None:
             sock.close()
 
-    def _wait_for_room(self, sock: socket.socket) -> None:
-        poll = select.poll()
-        poll.register(sock, select.POLLOUT)
-        if not poll.poll(_PATIENCE):
+    def _wait_for_room(self, sock: means.socket) -> None:
+        with means.selector() as selector:
+            selector.register(sock, EVENT_WRITE)
+            room = selector.select(_PATIENCE)
+        if not room:
             self.close()
 
 
@@ -140,7 +141,7 @@ def _rows_of(batch: pa.RecordBatch) -> Iterator[object]:
 class WordsHeard:
     """The driver's end: `sock` has passed the handshake, and is this object's from now on."""
 
-    def __init__(self, loop: EventLoop, sock: socket.socket) -> None:
+    def __init__(self, loop: EventLoop, sock: means.socket) -> None:
         self._said = bytearray()
         self._sock = sock
         self._watch: Watch = loop.watch(sock, self._read)

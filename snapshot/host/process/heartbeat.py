@@ -9,7 +9,6 @@ there is no beat.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from typing import Final
 
@@ -66,7 +65,7 @@ class Heartbeat:
         self._purpose = HeartbeatOf(worker)
         self._seconds = seconds
         self._loop = EventLoop()
-        self._sock: socket.socket | None = None
+        self._sock: means.socket | None = None
         self._writer = RecordWriter(None)
         self._unsaid = b""  # a record that the kernel has not taken
         self._line: Watch | None = None

@@ -20,7 +20,6 @@ from snapshot.host.partition.folders import folder_of, job_folder, open_in_folde
 from snapshot.host.partition.opening import StatePlacement, from_files
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
-from snapshot.host.protocol.executor import memory_of_process
 from snapshot.host.protocol.messages import Follow, Followed, Role, StandBy
 from snapshot.host.protocol.options import Following
 from snapshot.operators.operator import KeyedOperator
@@ -159,7 +158,7 @@ class Follower:
             linked_bytes=self._linked + sum(part.linked_bytes for part in brought),
             downloaded_bytes=self._downloaded + sum(part.downloaded_bytes for part in brought),
             cpu_ms=(means.process_time() - self._cpu_before) * 1000,
-            memory_bytes=memory_of_process(),
+            memory_bytes=means.memory_of_process(),
         )
 
     def _get_ready(self, follow: Follow) -> None:

@@ -1,4 +1,4 @@
-"""The Spark executor in which this process runs, and how much memory the process holds.
+"""The Spark executor in which this process runs.
 
 What dies with an executor dies together, and its successor finds what it left.
 
@@ -9,11 +9,11 @@ the driver is the executor, and without Spark, there is none.
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping
 from pathlib import Path
-from resource import RUSAGE_SELF, getpagesize, getrusage
 from typing import Final
+
+from statebackend import means
 
 _EXECUTOR: Final = b"ExecutorBackend"
 """In the name of every program that Spark runs as an executor; not in that of a local session, which is the driver."""
@@ -37,7 +37,7 @@ def executor_name() -> str:
         pid = executor_process()
     except OSError:
         return ""
-    return "" if pid is None else f"{socket.gethostname()}:{pid}"
+    return "" if pid is None else f"{means.gethostname()}:{pid}"
 
 
 def lasting_folder(environment: Mapping[str, str]) -> str | None:
@@ -49,11 +49,3 @@ def lasting_folder(environment: Mapping[str, str]) -> str | None:
     if "CONTAINER_ID" in environment:  # on YARN alone
         return environment.get("LOCAL_DIRS", "").split(",")[0] or None
     return environment.get("SPARK_EXECUTOR_DIRS", "").split(os.pathsep)[0] or None
-
-
-def memory_of_process() -> int:
-    """Return the bytes that this process holds; where the kernel does not say so, the most that it ever held."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize()
-    except OSError:
-        return getrusage(RUSAGE_SELF).ru_maxrss * 1024

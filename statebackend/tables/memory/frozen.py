@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
-from threading import Lock
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from statebackend import entries
+from statebackend import entries, means
 from statebackend.keygroups import KeyGroupRange
 from statebackend.tables.format.blocks import CLEAR, Block, Encoder, arrow_keys, encode, joined
 from statebackend.tables.format.values_blocks import KeysEncoder, ValuesEncoder
@@ -105,7 +104,7 @@ class FrozenSpace:
         self._keeps: KeptKeys | None = None
         self._refers = False
         self._sorted: _Sorted | None = None
-        self._sorting = Lock()
+        self._sorting = means.Lock()
         self._count = sum(map(len, changed.slots)) + sum(len(part.keys) for part in deleted)
 
     @property

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from threading import Lock
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from statebackend import means
 from statebackend.tables.memory.slot_index import SlotIndex
 from statebackend.tables.values.aggregations import Slots
 from statebackend.tables.values.spec import Layout
@@ -38,7 +38,7 @@ class KeptKeys:
         self._index = index
         self._slots = slots
         self._parts: dict[int, tuple[int, int]] | None = None
-        self._sorting = Lock()
+        self._sorting = means.Lock()
 
     def __len__(self) -> int:
         return len(self._slots)
