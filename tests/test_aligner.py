@@ -23,9 +23,10 @@ from snapshot.cut.aligner import (
     Proceed,
     Process,
     Triggered,
+    UnexpectedBoundary,
     WhyMissed,
 )
-from snapshot.cut.frames import Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.cut.frames import Boundary, Data, End, Frame, Marker, MarkerMode, Watermark
 from snapshot.ids import ChannelId
 from statebackend.ids import Epoch, Generation, Partition, Uid
 
@@ -581,6 +582,14 @@ def test_a_frame_after_the_end_is_refused(frame: Frame) -> None:
     drain(aligner)
     with pytest.raises(FrameAfterEnd) as refused:
         arrive(aligner, A, frame)
+    assert refused.value.channel == A
+
+
+def test_a_sender_that_closes_rounds_where_none_are_taken_is_refused() -> None:
+    with pytest.raises(
+        UnexpectedBoundary, match="up/0->down/0 closed a round, and no rounds are taken here"
+    ) as refused:
+        arrive(Aligner([A, B]), A, Boundary(7))
     assert refused.value.channel == A
 
 

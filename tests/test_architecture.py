@@ -18,6 +18,7 @@ PURE = {
     "statebackend/fail_points.py", "statebackend/errors.py", "statebackend/on_demand.py",
     "snapshot/ids.py", "statebackend/readable.py", "snapshot/fail_points.py",
     "snapshot/cut", "snapshot/epochs", "snapshot/journal", "snapshot/tree", "snapshot/host/flow",
+    "snapshot/replication",
     "recovery/decisions", "recovery/schemes", "recovery/restart_strategies.py", "recovery/events.py",
     "recovery/inject", "recovery/testing",
 }  # fmt: skip

@@ -291,7 +291,7 @@ def test_a_sender_that_dies_inside_a_frame_is_a_broken_channel(road: Road) -> No
     road.until(lambda: bool(road.broken))
     assert numbers(road.arrived) == [1]
     assert road.broken == [
-        "CutShort: channel clicks/0->count/1, frame at byte 32: the connection ended after 5 of 8 payload bytes"
+        "CutShort: channel clicks/0->count/1, frame at byte 36: the connection ended after 5 of 8 payload bytes"
     ]
 
 
@@ -445,7 +445,7 @@ def test_a_marker_that_somebody_on_the_path_adds_breaks_the_channel_and_is_not_h
     road.near.sendall(b"".join(encode(marker(), US)) + bytes(16))
     road.until(lambda: bool(road.broken))
     assert numbers(road.arrived) == [1, "Watermark"]
-    assert road.broken[0].startswith("ForgedFrame: channel clicks/0->count/1, frame at byte 72: it does not carry")
+    assert road.broken[0].startswith("ForgedFrame: channel clicks/0->count/1, frame at byte 80: it does not carry")
     assert road.broken[0].endswith("it was changed on the network; turn on tls")
 
 

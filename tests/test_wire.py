@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.cut.frames import Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.cut.frames import Boundary, Data, End, Frame, Marker, MarkerMode, Watermark
 from snapshot.cut.seals import Seals
 from snapshot.cut.wire import (
     HEADER_SIZE,
@@ -40,11 +40,14 @@ CHANNEL = "clicks/0->count/1"
 payloads = st.binary(max_size=60)
 epochs = st.builds(Epoch, st.just(US.generation), st.integers(0, 2**63 - 1))
 frames: st.SearchStrategy[Frame] = (
-    payloads.map(lambda payload: Data(payload, len(payload)))
+    st.builds(
+        lambda payload, rows: Data(payload, len(payload), rows if payload else 0), payloads, st.integers(0, 2**32 - 1)
+    )
     | st.builds(Marker, epochs, st.sampled_from(MarkerMode))
     | st.builds(Marker, epochs, st.just(MarkerMode.ALIGNED), st.just(True))
     | st.builds(Watermark, st.integers(-(2**63), 2**63 - 1), st.booleans())
-    | st.just(End())
+    | st.builds(Boundary, st.integers(0, 2**63 - 1))
+    | st.builds(End, st.integers(0, 2**63 - 1))
 )
 
 
@@ -60,9 +63,15 @@ def received(pieces: Iterable[bytes]) -> list[Frame]:
 
 
 def header(
-    version: int = 1, kind: int = 4, mode: int = 0, flag: int = 0, value: int = 0, sender: Incarnation = US
+    version: int = 2,
+    kind: int = 4,
+    mode: int = 0,
+    flag: int = 0,
+    value: int = 0,
+    rows: int = 0,
+    sender: Incarnation = US,
 ) -> bytes:
-    unchecked = struct.pack(">BBBBIIq", version, kind, mode, flag, sender.generation, sender.attempt, value)
+    unchecked = struct.pack(">BBBBIIqI", version, kind, mode, flag, sender.generation, sender.attempt, value, rows)
     return unchecked + struct.pack(">I", zlib.crc32(unchecked))
 
 
@@ -115,11 +124,12 @@ def test_random_bytes_give_a_named_error(stream: bytes, data: st.DataObject) -> 
 @given(
     st.builds(
         header,
-        version=st.just(1),
-        kind=st.integers(0, 5) | st.integers(0, 255),
+        version=st.just(2),
+        kind=st.integers(0, 6) | st.integers(0, 255),
         mode=st.integers(0, 4) | st.integers(0, 255),
         flag=st.integers(0, 2) | st.integers(0, 255),
         value=st.integers(-2, 200) | st.integers(-(2**63), 2**63 - 1),
+        rows=st.integers(0, 2) | st.integers(0, 2**32 - 1),
     )
 )
 def test_a_header_with_a_good_checksum_is_read_as_what_encode_says_or_refused_by_name(stream: bytes) -> None:
@@ -145,7 +155,7 @@ def test_a_payload_is_handed_on_without_a_copy() -> None:
 def test_the_receive_buffer_may_be_used_again() -> None:
     buffer = bytearray(sent([Data(b"rows", 4)]))
     decoder = Decoder(CHANNEL, US)
-    decoded = [*decoder.feed(memoryview(buffer)[:26]), *decoder.feed(memoryview(buffer)[26:])]
+    decoded = [*decoder.feed(memoryview(buffer)[:30]), *decoder.feed(memoryview(buffer)[30:])]
     buffer[:] = bytes(len(buffer))
     assert decoded == [Data(b"rows", 4)]
 
@@ -163,7 +173,7 @@ def test_a_claimed_length_allocates_nothing() -> None:
 @pytest.mark.parametrize(
     ("stream", "error", "complaint"),
     [
-        (header(version=2), UnknownVersion, "version 2; this program speaks version 1"),
+        (header(version=1), UnknownVersion, "version 1; this program speaks version 2"),
         (header(kind=9), UnknownKind, "kind 9"),
         (header(kind=1, value=101), OverLong, "data of 101 bytes; a frame has at most 100"),
         (header(kind=1, value=-1), MalformedFrame, "value -1"),
@@ -171,12 +181,14 @@ def test_a_claimed_length_allocates_nothing() -> None:
         (header(kind=2, mode=2, flag=1, value=1), MalformedFrame, "mode 2, flag 1"),
         (header(kind=2, mode=1, value=-1), MalformedFrame, "value -1"),
         (header(kind=3, flag=2), MalformedFrame, "flag 2"),
-        (header(kind=4, value=1), MalformedFrame, "value 1"),
+        (header(kind=4, value=-1), MalformedFrame, "value -1"),
+        (header(kind=5, value=-1), MalformedFrame, "value -1"),
+        (header(kind=5, value=1, rows=2), MalformedFrame, "2 rows"),
         (header(sender=Incarnation(Generation(3), Attempt(1))), FromZombie, r"sent by 3\.1.*we are 3\.2"),
         (header(sender=Incarnation(Generation(2), Attempt(9))), FromZombie, r"sent by 2\.9"),
         (header(sender=Incarnation(Generation(3), Attempt(3))), WeAreTheZombie, r"sent by 3\.3"),
         (header(sender=Incarnation(Generation(4), Attempt(0))), WeAreTheZombie, r"sent by 4\.0"),
-        (b"GET / HTTP/1.1\r\nHost: x\r\n", UnknownVersion, "version 71"),
+        (b"GET / HTTP/1.1\r\nHost: example.org\r\n", UnknownVersion, "version 71"),
         (header()[:-1] + b"\0", DamagedFrame, "checksum"),
     ],
 )
@@ -184,7 +196,7 @@ def test_each_fault_has_its_own_error_that_says_what_and_where(
     stream: bytes, error: type[WireError], complaint: str
 ) -> None:
     decoder = Decoder(CHANNEL, US, max_frame=100)
-    with pytest.raises(error, match=rf"channel clicks/0->count/1, frame at byte 24: .*{complaint}"):
+    with pytest.raises(error, match=rf"channel clicks/0->count/1, frame at byte 28: .*{complaint}"):
         decoder.feed(sent([End()]) + stream)
 
 
@@ -208,6 +220,7 @@ def test_a_decoder_that_has_refused_something_refuses_everything() -> None:
         (Data(bytes(101), 101), OverLong, "at most 100"),
         (Marker(Epoch(Generation(2), 1), MarkerMode.ALIGNED), MalformedFrame, "epoch 1-2"),
         (Watermark(2**63), MalformedFrame, "does not fit"),
+        (Data(b"abc", 3, 2**32), MalformedFrame, "does not fit"),
     ],
 )
 def test_what_cannot_be_said_is_not_sent(frame: Frame, error: type[WireError], complaint: str) -> None:
@@ -284,7 +297,7 @@ def test_data_of_the_length_of_a_marker_in_its_place_is_noticed_at_the_next_seal
     first, marker, last = sealed([Data(b"one", 3), Marker(Epoch(US.generation, 1), MarkerMode.ALIGNED), End()])
     swapped = b"".join(encode(Data(bytes(len(marker) - HEADER_SIZE), len(marker) - HEADER_SIZE), US))
     assert len(swapped) == len(marker)
-    with pytest.raises(ForgedFrame, match=r"frame at byte 67: it does not carry the channel's seal.*turn on tls"):
+    with pytest.raises(ForgedFrame, match=r"frame at byte 75: it does not carry the channel's seal.*turn on tls"):
         Decoder(CHANNEL, US, seals=FAR).feed(first + swapped + last)
 
 

@@ -18,8 +18,9 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeAlias
 
-from snapshot.cut.frames import Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.cut.frames import Boundary, Data, End, Frame, Marker, MarkerMode, Watermark
 from snapshot.ids import ChannelId
 from statebackend.errors import JobError
 from statebackend.ids import NO_EPOCH, Epoch
@@ -138,12 +139,23 @@ class AllEnded:
 AlignerInstruction = Process | AlignmentBegan | Cut | InFlight | Missed | ChannelEnded | AllEnded
 
 
+class UnexpectedBoundary(JobError):
+    """A channel closed a round, where the inputs are not taken in rounds: its sender has another scheme."""
+
+    def __init__(self, channel: ChannelId) -> None:
+        super().__init__(f"channel {channel} closed a round, and no rounds are taken here; restart the attempt")
+        self.channel = channel
+
+
 class FrameAfterEnd(JobError):
     """A channel went on after its end: its sender is broken, and nothing that it says can be trusted."""
 
     def __init__(self, channel: ChannelId) -> None:
         super().__init__(f"channel {channel} delivered a frame after its end; restart the attempt")
         self.channel = channel
+
+
+_Queued: TypeAlias = Data | Marker | Watermark | End
 
 
 @dataclass(slots=True)
@@ -180,7 +192,7 @@ class Aligner:
         ordered: Iterable[ChannelId] = (),
         restored: Epoch = NO_EPOCH,
     ) -> None:
-        self._queues: dict[ChannelId, deque[Frame]] = {channel: deque() for channel in channels}
+        self._queues: dict[ChannelId, deque[_Queued]] = {channel: deque() for channel in channels}
         self._ordered = frozenset(ordered)
         self._live = set(channels)
         self._ending: set[ChannelId] = set()  # their End is in the queue or processed
@@ -252,6 +264,8 @@ class Aligner:
     def _arrived(self, channel: ChannelId, frame: Frame) -> list[AlignerInstruction]:
         if channel in self._ending:
             raise FrameAfterEnd(channel)
+        if isinstance(frame, Boundary):
+            raise UnexpectedBoundary(channel)
         self._queues[channel].append(frame)
         if channel not in self._held:
             self._ready[channel] = None

@@ -1,4 +1,4 @@
-"""The frames that travel on a channel: data, marker, watermark and end, all in the same FIFO stream.
+"""The frames that travel on a channel: data, marker, watermark, boundary and end, all in the same FIFO stream.
 
 Invariant: frames are immutable, and nothing but a frame ever travels on a channel, so that a marker
 divides a channel's data exactly into what was sent before the cut and what was sent after it.
@@ -39,6 +39,8 @@ class Data:
 
     payload: object
     size: int
+    rows: int = 0
+    """The number of rows in it, so that it need not be decoded to count them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,20 @@ class Watermark:
 
 
 @dataclass(frozen=True, slots=True)
+class Boundary:
+    """Closes the sender's round of this number, and all before it; see `snapshot.replication.rounds`."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
 class End:
-    """The last frame of a channel. An ended channel takes part in no further alignment and no minimum."""
+    """The last frame of a channel. An ended channel takes part in no further alignment and no minimum.
+
+    Where there are rounds it closes the sender's last one; elsewhere `round` is 0.
+    """
+
+    round: int = 0
 
 
-Frame: TypeAlias = Data | Marker | Watermark | End
+Frame: TypeAlias = Data | Marker | Watermark | Boundary | End

@@ -4,17 +4,17 @@ Invariant: a frame that comes out of a `Decoder` is one that the peer's `encode`
 error says what was wrong, on which channel and at which byte. Nothing is guessed and nothing skipped: after an error
 the decoder refuses everything, because where the next frame begins cannot be known.
 
-    version  kind  mode  flag  generation  attempt  value  checksum      big-endian
-    1 byte   1     1     1     4           4        8      4
+    version  kind  mode  flag  generation  attempt  value  rows  checksum      big-endian
+    1 byte   1     1     1     4           4        8      4     4
 
-`value` is the length of data's payload, a marker's epoch number or a watermark's timestamp; `mode` is a marker's;
-`flag` says that a marker is a savepoint's or a watermark idle. What a kind does not use is zero. The checksum (CRC-32)
-is over the header, so that no stray byte is taken for a length, a marker or a watermark. What data says is for
-its reader to check.
+`value` is the length of data's payload, a marker's epoch number, a watermark's timestamp or the round that a boundary
+or an end closes; `rows` is the number of rows in data; `mode` is a marker's; `flag` says that a marker is a savepoint's
+or a watermark idle. What a kind does not use is zero. The checksum (CRC-32) is over the header, so that no stray byte
+is taken for a length, a marker or a watermark. What data says is for its reader to check.
 
 On a channel that is not encrypted, every frame but data is followed by a seal of 16 bytes (`snapshot.cut.seals`): over
 its header, the bytes of the channel before it, and the number of sealed frames before it. So an attacker on the path
-can neither make, change, repeat nor leave out a marker, a watermark or an end, nor move one between data. Data is not
+can neither make, change, repeat nor leave out any other frame, nor move one between data. Data is not
 sealed: its rows can be read, and changed for others of as many bytes.
 """
 
@@ -26,18 +26,18 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Final, TypeAlias
 
-from snapshot.cut.frames import Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.cut.frames import Boundary, Data, End, Frame, Marker, MarkerMode, Watermark
 from snapshot.cut.seals import SEAL_SIZE, Seals, is_sealed, seal
 from statebackend.errors import JobError
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation
 
-VERSION: Final = 1
+VERSION: Final = 2
 DEFAULT_MAX_FRAME: Final = 64 * 1024 * 1024
 """The most payload bytes of one data frame, unless both sides agree on something else."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-_UNCHECKED = struct.Struct(">BBBBIIq")
+_UNCHECKED = struct.Struct(">BBBBIIqI")
 _CHECKSUM = struct.Struct(">I")
 HEADER_SIZE: Final = _UNCHECKED.size + _CHECKSUM.size
 
@@ -47,6 +47,7 @@ class _Kind(IntEnum):
     MARKER = 2
     WATERMARK = 3
     END = 4
+    BOUNDARY = 5
 
 
 _KINDS = frozenset(_Kind)
@@ -105,7 +106,7 @@ def encode(frame: Frame, incarnation: Incarnation, max_frame: int = DEFAULT_MAX_
     payload is not `size` bytes, a marker of another generation than the one that speaks, a number too large.
     """
     match frame:
-        case Data(payload, size):
+        case Data(payload, size, rows):
             if not isinstance(payload, bytes | bytearray | memoryview):
                 raise MalformedFrame(f"data with a payload of type {type(payload).__name__} cannot be sent; bytes can")
             length = memoryview(payload).nbytes
@@ -113,15 +114,17 @@ def encode(frame: Frame, incarnation: Incarnation, max_frame: int = DEFAULT_MAX_
                 raise MalformedFrame(f"data that says it has {size} bytes, and has {length}, cannot be sent")
             if length > max_frame:
                 raise OverLong(f"data of {length} bytes cannot be sent; a frame has at most {max_frame}")
-            return _header(_Kind.DATA, incarnation, length), payload
+            return _header(_Kind.DATA, incarnation, length, rows=rows), payload
         case Marker(epoch, mode, savepoint):
             if epoch.generation != incarnation.generation:
                 raise MalformedFrame(f"generation {incarnation.generation} cannot send a marker of epoch {epoch}")
             return (_header(_Kind.MARKER, incarnation, epoch.number, _MODE_CODES[mode], savepoint),)
         case Watermark(timestamp, idle):
             return (_header(_Kind.WATERMARK, incarnation, timestamp, 0, idle),)
-        case End():
-            return (_header(_Kind.END, incarnation, 0),)
+        case Boundary(number):
+            return (_header(_Kind.BOUNDARY, incarnation, number),)
+        case End(number):
+            return (_header(_Kind.END, incarnation, number),)
 
 
 class Encoder:
@@ -184,6 +187,7 @@ class Decoder:
         self._to_check: tuple[bytes | bytearray, int, int, int, int] | None = None
         """The header whose seal comes next, and what is in it."""
         self._in_payload = False
+        self._rows = 0  # of the payload that comes next
         self._needed = HEADER_SIZE
         self._pending = bytearray()
         self._broken = ""
@@ -230,11 +234,11 @@ class Decoder:
     def _payload(self, payload: bytes | bytearray) -> Frame:
         self._offset += HEADER_SIZE + len(payload)
         self._in_payload, self._needed = False, HEADER_SIZE
-        return Data(payload, len(payload))
+        return Data(payload, len(payload), self._rows)
 
     def _header(self, header: bytes | bytearray) -> Frame | None:
         """Return the frame of a header; None if a payload or a seal has to follow first."""
-        version, kind, mode, flag, generation, attempt, value = _UNCHECKED.unpack_from(header)
+        version, kind, mode, flag, generation, attempt, value, rows = _UNCHECKED.unpack_from(header)
         if version != VERSION:
             raise self._refusal(UnknownVersion, f"version {version}; this program speaks version {VERSION}")
         if _CHECKSUM.unpack_from(header, _UNCHECKED.size)[0] != zlib.crc32(header[: _UNCHECKED.size]):
@@ -244,8 +248,10 @@ class Decoder:
         if kind == _Kind.DATA and not mode and not flag and value > 0:
             if value > self._max_frame:
                 raise self._refusal(OverLong, f"data of {value} bytes; a frame has at most {self._max_frame}")
-            self._in_payload, self._needed = True, value
+            self._in_payload, self._needed, self._rows = True, value, rows
             return None
+        if rows:
+            raise self._refusal(MalformedFrame, f"kind {kind} with value {value} and {rows} rows")
         if self._key is not None and kind != _Kind.DATA:
             self._to_check, self._needed = (header, kind, mode, flag, value), SEAL_SIZE
             return None
@@ -277,8 +283,10 @@ class Decoder:
                 return Marker(Epoch(self._incarnation.generation, value), _MODES[mode], bool(flag))
             case _Kind.WATERMARK, 0, 0 | 1:
                 return Watermark(value, bool(flag))
-            case _Kind.END, 0, 0 if value == 0:
-                return End()
+            case _Kind.BOUNDARY, 0, 0 if value >= 0:
+                return Boundary(value)
+            case _Kind.END, 0, 0 if value >= 0:
+                return End(value)
             case _ if kind in _KINDS:
                 raise self._refusal(MalformedFrame, f"kind {kind} with mode {mode}, flag {flag} and value {value}")
             case _:
@@ -298,9 +306,11 @@ class Decoder:
         return error(self._broken)
 
 
-def _header(kind: _Kind, incarnation: Incarnation, value: int, mode: int = 0, flag: bool = False) -> bytes:
+def _header(
+    kind: _Kind, incarnation: Incarnation, value: int, mode: int = 0, flag: bool = False, rows: int = 0
+) -> bytes:
     try:
-        header = _UNCHECKED.pack(VERSION, kind, mode, flag, incarnation.generation, incarnation.attempt, value)
+        header = _UNCHECKED.pack(VERSION, kind, mode, flag, incarnation.generation, incarnation.attempt, value, rows)
     except struct.error as error:
         raise MalformedFrame(f"{value}, sent by {incarnation}, does not fit into a frame") from error
     return header + _CHECKSUM.pack(zlib.crc32(header))

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from snapshot.connectors.files import line_formats
 from snapshot.connectors.kafka import formats as kafka_formats
-from snapshot.cut.frames import Data, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.cut.frames import Boundary, Data, End, Frame, Marker, MarkerMode, Watermark
 from snapshot.cut.wire import HEADER_SIZE, WireError, encode
 from snapshot.cut.wire import Decoder as Frames
 from snapshot.host.net import connection_kinds, handshake, rows_wire
@@ -44,7 +44,8 @@ def _fed(data: bytes) -> None:
 
 def _channel() -> list[bytes]:
     frames: list[Frame] = [
-        Data(b"some rows", 9), Marker(Epoch(WE.generation, 5), MarkerMode.ALIGNED, True), Watermark(-5, True), End()
+        Data(b"some rows", 9, 3), Marker(Epoch(WE.generation, 5), MarkerMode.ALIGNED, True), Watermark(-5, True),
+        Boundary(7), End(8),
     ]  # fmt: skip
     encoded = [b"".join(map(bytes, encode(frame, WE))) for frame in frames]
     return [b"".join(encoded), *encoded]

@@ -47,7 +47,7 @@ class RowsWire:
                 _TIME, pa.Array.from_buffers(_TIME.type, len(rows), [None, pa.py_buffer(times)])
             )
         buffer = self._stream(batch) if self._streamed else batch.serialize()
-        return Data(memoryview(buffer), buffer.size)
+        return Data(memoryview(buffer), buffer.size, len(rows))
 
     def decode(self, data: Data) -> Rows:
         """Return the rows of a frame, which refer to its memory; raise `MalformedBatch` if it is no such frame."""

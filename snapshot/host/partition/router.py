@@ -223,7 +223,7 @@ class Router:
         self._counts[place] = 0
         for start in range(0, len(rows), self._batch_rows):
             for piece in self._small(rows.slice(start, min(self._batch_rows, len(rows) - start))):
-                data = Data(piece, piece.size) if self._local[place] else self.wire.encode(piece)
+                data = Data(piece, piece.size, len(piece)) if self._local[place] else self.wire.encode(piece)
                 self._channels[place].put(data)
 
     def _learn(self, rows: Rows) -> None:
