@@ -14,17 +14,16 @@ been opened stays readable.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from secrets import token_hex
 from shutil import rmtree
 from types import TracebackType
 from typing import Any, Final, Self
 
 import pyarrow as pa
 
+from statebackend import means
 from statebackend.backends.rocksdb_backend import RocksDBBackend
 from statebackend.backends.row_store import RowStore
 from statebackend.backends.sst import read_sst
@@ -80,7 +79,7 @@ class StateReader:
         Raises `MissingFile`, `DamagedFile`, what the store and the local disk raise, `UnreadableState`, and
         `StateMismatch` for states that are declared otherwise. States need not be declared.
         """
-        self._scratch = folder / f"reading-{token_hex(8)}"
+        self._scratch = folder / f"reading-{means.token_hex(8)}"
         self._backend: RocksDBBackend | None = None
         try:
             fetched = fetch(files, store, None, self._scratch / "fetched")
@@ -226,7 +225,7 @@ class StateReader:
         if now is not None or not self._source.form(spec)[0].expires:
             return now
         if spec.expires == "processing":
-            return time.time_ns() // 1_000_000
+            return means.wall_ns() // 1_000_000
         raise UnreadableState(
             f"{self.schema.uid}: state {spec.name!r} expires in a time that its files do not say: give `now`, in its "
             f"milliseconds, or ask for expired entries, too"
@@ -239,7 +238,7 @@ def read_schema(file: FileRef, store: BlobStore, folder: Path) -> Schema:
     A folder of its own is made in `folder`, and removed. Raises `UnreadableState` if the file does not say it, and
     what fetching raises.
     """
-    scratch = folder / f"reading-{token_hex(8)}"
+    scratch = folder / f"reading-{means.token_hex(8)}"
     try:
         (path,) = fetch(FileSet(_around(file), (file,)), store, None, scratch / "fetched").paths
         with read_sst(path, scratch) as content:

@@ -133,6 +133,42 @@ def test_the_means_are_always_named_with_their_module_so_that_a_simulation_can_r
         assert named == set(), f"{path.relative_to(ROOT)} imports a name of statebackend.means, not the module"
 
 
+def used_at_import(source: str) -> Iterator[str]:
+    """Give every name of the means that is used when the module is imported, and so stays the real one."""
+
+    def visit(node: ast.AST) -> Iterator[str]:
+        match node:
+            case ast.FunctionDef(decorator_list=decorators, args=arguments):
+                for part in (*decorators, *arguments.defaults, *arguments.kw_defaults):
+                    yield from visit(part) if part is not None else ()
+            case ast.Lambda(args=arguments):
+                for part in (*arguments.defaults, *arguments.kw_defaults):
+                    yield from visit(part) if part is not None else ()
+            case ast.AnnAssign(value=value):
+                yield from visit(value) if value is not None else ()
+            case ast.Attribute(value=ast.Name("means"), attr=name) if name != "OncePerProcess":
+                yield name
+            case _:
+                for child in ast.iter_child_nodes(node):
+                    yield from visit(child)
+
+    return visit(ast.parse(source))
+
+
+def test_no_means_are_used_when_a_module_is_imported_as_these_would_stay_the_real_ones() -> None:
+    for path in modules().values():
+        assert set(used_at_import(path.read_text())) == set(), path.relative_to(ROOT)
+    source = """
+A = means.Lock()
+def f(now: means.Event, clock=means.monotonic): return means.wall()
+class C(means.socket):
+    made: means.Lock = field(default_factory=means.getpid)
+    later: means.Lock = field(default_factory=lambda: means.Lock())
+ONCE = means.OncePerProcess(list)
+"""
+    assert list(used_at_import(source)) == ["Lock", "monotonic", "socket", "getpid"]
+
+
 def test_no_two_rooms_import_each_other_whatever_way_round() -> None:
     found = rooms({module: path.read_text() for module, path in modules().items()})
     TopologicalSorter(found).prepare()

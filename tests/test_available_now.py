@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -38,6 +37,7 @@ from snapshot.host.partition.source_run import SourceRun
 from snapshot.host.protocol.messages import Deploy
 from snapshot.program.source import Available
 from snapshot.tree.frozen_json import JsonLike
+from statebackend import means
 from statebackend.ids import Attempt, Partition, Uid
 from tests.program_parts import Nothing
 from tests.scripted_workers import ScriptedCluster
@@ -237,7 +237,7 @@ def test_a_collection_ends_at_the_next_of_its_ends() -> None:
 
 def test_rows_of_a_generator_are_there_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Generate(lambda rows: {"n": rows}, pa.schema({"n": pa.int64()}), rate=10)
-    monkeypatch.setattr(time, "time", lambda: 1000.25)
+    monkeypatch.setattr(means, "wall", lambda: 1000.25)
     names = ["0 of 2 from 1000000000", "1 of 2 from 1000000000", "0 of 1 from 2000000000"]
     assert source.available(names, dict.fromkeys(names)).ends == dict(zip(names, (2, 1, 0), strict=True))
     assert Generate(source.function, source.schema, count=3).available(["0 of 1"], {"0 of 1": None}) == Available()

@@ -97,7 +97,7 @@ def test_a_collection_with_an_eof_is_not_bounded() -> None:
 
 def test_a_pause_lasts_as_long_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("time.time", lambda: now)
+    monkeypatch.setattr("statebackend.means.wall", lambda: now)
     reader = opened(Collection([A, PAUSE(2.5), B], SCHEMA))
     assert rows(reader.read(10)) == [A]
     assert reader.read(10) == Later(102.5)

@@ -8,7 +8,7 @@ went wrong on the way there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future  # noqa: TID251 - the program waits for it, which is not simulated
 from contextlib import ExitStack
 from typing import Final
 
@@ -65,7 +65,8 @@ class Driver:
         self._error: Exception | None = None
         """The error of the driver itself."""
         self._ready = means.Event()
-        self._savepoints: set[Future[Epoch]] | None = set()  # not answered yet; None when nobody would answer any more
+        self._savepoints: dict[Future[Epoch], None] | None = {}
+        """Not answered yet; None when nobody would answer any more."""
         self._asking = means.Lock()
         self._thread = means.Thread(target=self._run, name=f"driver of {settings.job}", daemon=True)
         self.events = events
@@ -108,14 +109,14 @@ class Driver:
             if self._savepoints is None:
                 future.set_exception(JobFailed("the job is over"))
                 return future
-            self._savepoints.add(future)
+            self._savepoints[future] = None
         self.ask(lambda generation: generation.savepoint(lambda answer: self._answer(future, answer)))
         return future
 
     def _answer(self, future: Future[Epoch], answer: Epoch | Exception) -> None:
         with self._asking:
             if self._savepoints is not None:
-                self._savepoints.discard(future)
+                self._savepoints.pop(future, None)
         if isinstance(answer, Exception):
             future.set_exception(answer)
         else:
@@ -124,7 +125,7 @@ class Driver:
     def _answer_all(self) -> None:
         """Refuse all wishes for savepoints that are not answered: the loop is closed, and hears of none any more."""
         with self._asking:
-            unanswered, self._savepoints = self._savepoints or set(), None
+            unanswered, self._savepoints = self._savepoints or {}, None
         for future in unanswered:
             self._answer(future, JobFailed("the job is over"))
 

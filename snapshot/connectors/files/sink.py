@@ -7,7 +7,6 @@ again under the same id has others. Readers see whole files only.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,13 +22,14 @@ from snapshot.connectors.staging.table_fit import columns_of
 from snapshot.epochs.transaction_events import may_be_aborted, parse_transaction_id
 from snapshot.ids import JobId, TransactionId
 from snapshot.program.sink import Abilities, SinkContext, SinkWriter
+from statebackend import means
 from statebackend.durations import Duration, milliseconds
 from statebackend.ids import Incarnation, Uid
 
 
 def now_ms() -> int:
     """Return the time by which rows wait, in milliseconds since 1970, so that it goes on over restarts."""
-    return time.time_ns() // 1_000_000
+    return means.wall_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

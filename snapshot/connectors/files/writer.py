@@ -6,14 +6,12 @@ waits, or in a staged file. Transactions are prepared in their order, as each ha
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from itertools import count, groupby
-from secrets import token_hex
 from typing import Final, cast
 
 import pyarrow as pa
@@ -31,6 +29,7 @@ from snapshot.operators.rows import Rows
 from snapshot.program.sink import CommitAnswer, Sealed, SinkContext, SinkError, Staging, UnwritableRow
 from snapshot.tree.frozen_json import NULL, Json, JsonLike
 from snapshot.tree.manifest import CommitPayload
+from statebackend import means
 
 KIND: Final = "ToFiles"
 """As payloads name the sink."""
@@ -103,7 +102,7 @@ class FileWriter:
 
     def begin(self, transaction: TransactionId) -> None:
         """Begin with no file, under a nonce of its own."""
-        stage = _Stage(transaction, token_hex(8))
+        stage = _Stage(transaction, means.token_hex(8))
         if len(stage.name(10**9, EXTENSIONS[self._place.format])) > LONGEST_NAME:
             raise SinkError(
                 f"sink {self._context.uid}: files cannot be named after transaction {transaction}: their names would "
@@ -256,7 +255,7 @@ class _Order:
     def __init__(self) -> None:
         self.held: tuple[_Held, ...] = ()
         self.waiting: deque[_SealedFiles] = deque()
-        self._one_at_a_time = threading.Lock()
+        self._one_at_a_time = means.Lock()
 
     def prepared(self, sealed: _SealedFiles) -> CommitPayload | None:
         """Prepare a transaction, after those before it; each takes the rows that its predecessor leaves waiting."""

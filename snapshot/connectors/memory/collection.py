@@ -5,7 +5,6 @@ Invariant: the list is the whole truth; from a position on the same rows follow 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection as AnyOf
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from snapshot.program.source import (
     WrongPosition,
 )
 from snapshot.tree.frozen_json import JsonLike
+from statebackend import means
 from statebackend.columns import arrow_schema
 
 _WAIT = 60.0
@@ -161,7 +161,7 @@ class CollectionReader:
                     self._abort()
                 case EOF():
                     if not self._passes_eof:
-                        return Later(time.time() + _WAIT)
+                        return Later(means.wall() + _WAIT)
                 case PAUSE(seconds):
                     if (until := self._paused(seconds)) is not None:
                         return Later(until)
@@ -193,7 +193,7 @@ class CollectionReader:
 
     def _paused(self, seconds: float) -> float | None:
         """Return the time at which the pause ends; None if it is over."""
-        now = time.time()
+        now = means.wall()
         self._resume_at = now + seconds if self._resume_at is None else self._resume_at
         if now < self._resume_at:
             return self._resume_at

@@ -7,7 +7,6 @@ split that is read again gives what it gave before, and a test that knows the fu
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -27,6 +26,7 @@ from snapshot.program.source import (
     WrongPosition,
 )
 from snapshot.tree.frozen_json import JsonLike
+from statebackend import means
 from statebackend.columns import arrow_schema
 
 Indices: TypeAlias = NDArray[np.int64]
@@ -114,7 +114,7 @@ class Generate:
     def discover(self, parallelism: int) -> Sequence[str]:
         """Return names that contain all that the splits' rows depend on besides the function and the rate."""
         splits = self.splits or parallelism
-        start = "" if self.rate is None else f" from {time.time_ns() // 1_000}"
+        start = "" if self.rate is None else f" from {means.wall_ns() // 1_000}"
         return [f"{index} of {splits}{start}" for index in range(splits)]
 
     def unavailable(self) -> Sequence[str]:
@@ -125,7 +125,7 @@ class Generate:
 
     def available(self, known: Collection[str], reading: Mapping[str, JsonLike]) -> Available:  # noqa: ARG002
         """Return how many rows of each split are due now, if there is a rate."""
-        return Available(ends={} if self.rate is None else {name: self._due(name, time.time()) for name in reading})
+        return Available(ends={} if self.rate is None else {name: self._due(name, means.wall()) for name in reading})
 
     def _due(self, name: str, now: float) -> int:
         """Return how many rows of a split have a scheduled time that has come."""
@@ -137,7 +137,7 @@ class Generate:
 
     def open(self, context: SplitContext) -> GenerateReader:
         """Open a split, from the row on that the position counts."""
-        return GenerateReader(self, context, time.time)
+        return GenerateReader(self, context, means.wall)
 
 
 def _due(now: float, start: int, rate: float, index: int, splits: int) -> int:

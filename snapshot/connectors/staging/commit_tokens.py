@@ -17,14 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from secrets import token_hex
-from threading import Lock
 from typing import Protocol
 
 from snapshot.epochs.token_commit import Outcome, TargetAnswer, TokenCommit, TokenStep
 from snapshot.epochs.transaction_events import parse_transaction_id, transaction_id
 from snapshot.ids import JobId, TransactionId
 from snapshot.program.sink import CommitAnswer
+from statebackend import means
 from statebackend.errors import JobError
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 
@@ -41,7 +40,7 @@ class Token:
     @classmethod
     def new(cls, transaction: TransactionId) -> Token:
         """Draw a nonce and return a token that the target does not have yet."""
-        return cls(transaction, token_hex(8))
+        return cls(transaction, means.token_hex(8))
 
     @property
     def text(self) -> str:
@@ -78,7 +77,7 @@ class TokenLives:
     """The tokens of one sink in one partition that need not live any more. The loop and one thread may share it."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = means.Lock()
         self._answered: set[str] = set()
         self._settled: set[str] = set()
 

@@ -52,7 +52,7 @@ class Timer:
             call()
 
 
-class KeepingSocket(socket.socket):
+class KeepingSocket(socket.socket):  # noqa: TID251 - for TLS alone, which is not simulated
     """A socket that may keep bytes of its own, which no selector sees: the loop looks after them.
 
     `on_kept` is called whenever bytes are kept that the kernel did not take.
