@@ -18,6 +18,7 @@ from recovery.testing.programs.shape import Shape
 from recovery.testing.programs.source import Item
 from recovery.testing.programs.tallied import Tallied
 from recovery.testing.programs.target import ShownRow
+from recovery.testing.programs.truth import Terms
 from snapshot.testing.history import Violation
 from snapshot.testing.schedule import Schedule
 
@@ -82,8 +83,8 @@ programs = st.binary(min_size=30, max_size=30).map(lambda data: draw(Schedule(da
 @given(programs)
 def test_what_a_sequential_execution_gives_is_right(drawn: DrawnProgram) -> None:
     for complete in (False, True):
-        drawn.shape.check_output(sequential(drawn.shape), complete=complete, exactly_once=True)
-        drawn.shape.check_output(sequential(drawn.shape), complete=complete, exactly_once=False)
+        drawn.shape.check_output(sequential(drawn.shape), Terms(), complete=complete)
+        drawn.shape.check_output(sequential(drawn.shape), Terms(exactly_once=False), complete=complete)
 
 
 @given(programs, st.data())
@@ -94,11 +95,11 @@ def test_a_row_that_is_lost_or_there_twice_is_found(drawn: DrawnProgram, data: s
     place = data.draw(st.integers(0, len(rows) - 1))
     twice = output | {uid: [*rows, rows[place]]}
     with pytest.raises(Violation):
-        drawn.shape.check_output(twice, complete=True, exactly_once=True)
+        drawn.shape.check_output(twice, Terms(), complete=True)
     lost = output | {uid: rows[:place] + rows[place + 1 :]}
     if not (isinstance(drawn.shape, Totals) and drawn.shape.per == "batch" and rows[place][0] in _keys(rows, place)):
         with pytest.raises(Violation):
-            drawn.shape.check_output(lost, complete=True, exactly_once=True)
+            drawn.shape.check_output(lost, Terms(), complete=True)
 
 
 def _keys(rows: list[ShownRow], place: int) -> set[int]:

@@ -18,11 +18,13 @@ from recovery.testing.checks.cut import EpochFacts
 from recovery.testing.checks.journal import JournalTruth
 from recovery.testing.programs.drawn import DrawnProgram
 from recovery.testing.programs.target import Shown
+from recovery.testing.programs.truth import Terms
 from snapshot.cut.frames import LATEST
 from snapshot.epochs.transaction_events import Committable
 from snapshot.ids import TransactionId
-from snapshot.journal.entries import Claimed, Committed, Completed, Entry, Pinner, Rewound
+from snapshot.journal.entries import Claimed, Committed, Completed, Entry, Rewound
 from snapshot.testing.history import Violation
+from snapshot.tree.frozen_json import NULL
 from snapshot.tree.layout import ManifestFile, SharedFile, parse
 from snapshot.tree.manifest import CommitPayload, Manifest
 from snapshot.tree.manifest_json import decode, digest
@@ -81,6 +83,8 @@ class JobObserver:
     def __init__(self, drawn: DrawnProgram, *, exactly_once: bool = True) -> None:
         self._drawn = drawn
         self._exactly_once = exactly_once and drawn.exactly_once
+        self.drained = False
+        """True if the job was ever told to drain."""
         self.objects: Mapping[str, bytes] = {}
         self.journal = JournalTruth()
         self.completed: list[Epoch] = []
@@ -207,9 +211,12 @@ class JobObserver:
 
     # --- what the driver reports --------------------------------------------------------------------------------------
 
-    def heard(self, event: AnyEvent, *, generation: Generation | None = None) -> None:
-        """Check that the current driver reports no failure that only a broken promise explains."""
-        if generation is not None and generation != self.journal.state.generation:
+    def heard(self, event: AnyEvent, *, generation: Generation | None) -> None:
+        """Check that the driver that has the job reports no failure that only a broken promise explains.
+
+        A driver that has claimed nothing yet has no generation, and may fail to.
+        """
+        if generation is None or generation != self.journal.state.generation:
             return
         match event:
             case AttemptFailed(cause=Cause.UNUSABLE.value, reason=reason):
@@ -236,13 +243,29 @@ class JobObserver:
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
+    @property
+    def _terms(self) -> Terms:
+        return Terms(self._exactly_once and not self._given_up, self.drained)
+
+    @property
+    def all_is_read(self) -> bool:
+        """True if the newest complete epoch has all rows of all sources: a job that was drained may have more to do."""
+        newest = self.epochs[self.completed[-1]].manifest if self.completed else None
+        operators = {} if newest is None else {operator.uid: operator for operator in newest.operators}
+        for uid, source in self._drawn.shape.sources.items():
+            subtasks = operators[Uid(uid)].subtasks if Uid(uid) in operators else ()
+            ended = {at.split for subtask in subtasks for at in subtask.positions if at.position == NULL}
+            if len(ended) < len(source.splits):
+                return False
+        return True
+
     def check_cuts(self, scratch: Path) -> None:
         """Check what each complete epoch holds. `scratch` is a local folder that is used, and emptied."""
         plan = self._drawn.program.plan(self._drawn.max_parallelism)
         for epoch, found in self.epochs.items():
             facts = EpochFacts(found.manifest, plan, found.blobs, scratch / str(epoch))
             try:
-                self._drawn.shape.check_cut(facts, exactly_once=self._exactly_once)
+                self._drawn.shape.check_cut(facts, self._terms)
             except Violation:
                 raise
             except Exception as error:
@@ -251,15 +274,11 @@ class JobObserver:
                 facts.close()
 
     def check_end(self, *, complete: bool) -> None:
-        """Check the output, pins and files when the history is over; `complete` if all input was processed."""
-        self._drawn.shape.check_output(
-            self._drawn.output, complete=complete, exactly_once=self._exactly_once and not self._given_up
-        )
+        """Check the output and the files when the history is over; `complete` if the job came to its end by itself."""
+        self._drawn.shape.check_output(self._drawn.output, self._terms, complete=complete)
         state = self.journal.state
         if complete and (waiting := self._committable - self._committed - self._given_up):
             raise Violation(f"the job is over, and {sorted(waiting)} was never committed")
-        if readers := [pin.pin for pin in state.pins if pin.pinner is not Pinner.SAVEPOINT]:
-            raise Violation(f"nothing is read any more, and the pins {readers} stay")
         for record in state.retained:
             kept = self.epochs[record.epoch]
             if any(self.objects.get(path) != data for path, data in kept.blobs.items()):

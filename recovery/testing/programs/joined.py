@@ -10,7 +10,7 @@ from recovery.testing.programs.functions import Controlled, Pairs
 from recovery.testing.programs.shape import Output, sink_of
 from recovery.testing.programs.sink import Keeping
 from recovery.testing.programs.source import SimulatedSource
-from recovery.testing.programs.truth import CutFacts, check_none_lost, check_numbered, check_seen, read_of
+from recovery.testing.programs.truth import CutFacts, Terms, check_none_lost, check_numbered, check_seen, read_of
 from snapshot.program.program import Program
 from snapshot.program.stream import Stream
 from snapshot.testing.checkers import check_exactly_once
@@ -35,7 +35,7 @@ class Paired:
         pairs = first.connect(second).process(Pairs(name), uid="pairs", schema={"k": int, "first": int, "second": int})
         return pairs.write(sink_of(name, keepings, 0), uid="out")
 
-    def check_output(self, output: Output, *, complete: bool, exactly_once: bool) -> None:
+    def check_output(self, output: Output, terms: Terms, *, complete: bool) -> None:
         """Check that each pair is there, once."""
         expected = [
             (one.key, one.id, other.id)
@@ -44,17 +44,17 @@ class Paired:
             if one.key == other.key
         ]
         found = output["out"]
-        if exactly_once:
+        if terms.exactly_once:
             check_exactly_once(expected if complete else set(expected) & set(found), found, "the output of pairs")
         elif complete and (lost := set(expected) - set(found)):
             raise Violation(f"the output has lost the pairs {sorted(lost)}")
 
-    def check_cut(self, facts: CutFacts, *, exactly_once: bool) -> None:
+    def check_cut(self, facts: CutFacts, terms: Terms) -> None:
         """Check that each side has what was read of its source."""
         flying = [row["id"] for row in facts.in_flight("pairs")]
         seen = [row["value"] for state in ("firsts", "seconds") for row in facts.state("pairs", state)]
         read = [item for uid, source in self.sources.items() for item in read_of(facts, uid, source)]
-        check_seen(facts, read, [*seen, *flying], "the pairs", exactly_once=exactly_once)
+        check_seen(facts, read, [*seen, *flying], "the pairs", exactly_once=terms.exactly_once)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +78,10 @@ class Configured:
         )
         return controlled.write(sink_of(name, keepings, 0), uid="out")
 
-    def check_output(self, output: Output, *, complete: bool, exactly_once: bool) -> None:
+    def check_output(self, output: Output, terms: Terms, *, complete: bool) -> None:
         """Check the numbers, and that no key's rules become fewer."""
         items = self.rows.items
-        if not exactly_once:
+        if not terms.exactly_once:
             if complete:
                 check_none_lost(output["out"], 2, items)
             return
@@ -93,13 +93,13 @@ class Configured:
             if rules != sorted(rules):
                 raise Violation(f"the rows of key {key} went by so many rules, one after the other: {rules}")
 
-    def check_cut(self, facts: CutFacts, *, exactly_once: bool) -> None:
+    def check_cut(self, facts: CutFacts, terms: Terms) -> None:
         """Check that the rows were seen, and that the broadcast state is what was read of the control stream."""
         flying = [row["id"] for row in facts.in_flight("controlled")]
         seen = [row["value"] for row in facts.state("controlled", "seen")]
         read = read_of(facts, "rows", self.rows)
-        check_seen(facts, read, [*seen, *flying], "the function", exactly_once=exactly_once)
+        check_seen(facts, read, [*seen, *flying], "the function", exactly_once=terms.exactly_once)
         rules = facts.broadcast("controlled", "rules")
         expected = {item.id: item.value for item in read_of(facts, "control", self.control)}
-        if rules != expected if exactly_once else expected.items() - rules.items():
+        if rules != expected if terms.exactly_once else expected.items() - rules.items():
             raise Violation(f"{facts.name} has the rules {rules}; what was read of them comes to {expected}")

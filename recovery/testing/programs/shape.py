@@ -1,7 +1,7 @@
 """The contract of a shape of program: what is run, and what any execution of it gives.
 
 Invariant: `check_output` and `check_cut` raise a `Violation` for what no sequential execution could have given, and for
-nothing else. Without `exactly_once` rows may come again, and are never lost.
+nothing else.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 from recovery.testing.programs.sink import Keeping, ToSimulated
 from recovery.testing.programs.source import SimulatedSource
 from recovery.testing.programs.target import ShownRow
-from recovery.testing.programs.truth import CutFacts
+from recovery.testing.programs.truth import CutFacts, Terms
 from snapshot.program.program import Program
 
 Output = Mapping[str, Sequence[ShownRow]]
@@ -30,10 +30,10 @@ class Shape(Protocol):
     def program(self, name: str, keepings: Sequence[Keeping]) -> Program:
         """Return the program, with sinks to the target of this name; the keepings are theirs, in turn."""
 
-    def check_output(self, output: Output, *, complete: bool, exactly_once: bool) -> None:
+    def check_output(self, output: Output, terms: Terms, *, complete: bool) -> None:
         """Check the visible rows; when `complete`, they are all that will ever come."""
 
-    def check_cut(self, facts: CutFacts, *, exactly_once: bool) -> None:
+    def check_cut(self, facts: CutFacts, terms: Terms) -> None:
         """Check a complete epoch."""
 
 

@@ -11,7 +11,7 @@ from recovery.testing.programs.shape import Output, milliseconds, sink_of
 from recovery.testing.programs.sink import Keeping
 from recovery.testing.programs.source import Item, SimulatedSource
 from recovery.testing.programs.target import ShownRow
-from recovery.testing.programs.truth import CutFacts, check_none_lost, check_numbered, check_seen, read_of
+from recovery.testing.programs.truth import CutFacts, Terms, check_none_lost, check_numbered, check_seen, read_of
 from snapshot.program.plan import EventTime
 from snapshot.program.program import Program
 from snapshot.program.stream import Stream
@@ -58,22 +58,25 @@ class Tallied:
             program += counts.write(sink_of(name, keepings, 2), uid="levels_out")
         return program
 
-    def check_output(self, output: Output, *, complete: bool, exactly_once: bool) -> None:
+    def check_output(self, output: Output, terms: Terms, *, complete: bool) -> None:
         """Check numbers, windows and levels."""
         items = self.rows.items
-        if not exactly_once:
+        if not terms.exactly_once:
             if complete:
                 check_none_lost(output["numbers"], 2, items)
             return
         check_numbered(output["numbers"], items, in_order=not self.rebalanced, complete=complete)
         if self.window:
-            self._check_windows(output["windows"], items, complete=complete)
+            in_parts = terms.in_parts or self.idle_after is not None
+            self._check_windows(output["windows"], items, in_parts=in_parts, complete=complete)
         if self.chained:
             self._check_levels(output["levels_out"], items, complete=complete)
 
-    def _check_windows(self, rows: Sequence[ShownRow], items: Sequence[Item], *, complete: bool) -> None:
+    def _check_windows(
+        self, rows: Sequence[ShownRow], items: Sequence[Item], *, in_parts: bool, complete: bool
+    ) -> None:
         expected = Counter((item.key, window_end(item.at, self.window)) for item in items)
-        if self.idle_after is None:  # no row is late
+        if not in_parts:  # no row is late
             wanted = [(*window, count) for window, count in expected.items()]
             check_exactly_once(wanted if complete else set(wanted) & set(rows), rows, "the output of windows")
             return
@@ -96,21 +99,22 @@ class Tallied:
         if complete and {level: len(counts) for level, counts in found.items()} != dict(levels):
             raise Violation(f"the numbers were counted {dict(found)}, and there are {dict(levels)}")
 
-    def check_cut(self, facts: CutFacts, *, exactly_once: bool) -> None:
+    def check_cut(self, facts: CutFacts, terms: Terms) -> None:
         """Check that the tally has seen just what was read, and has the windows and timers that follow."""
         read, flying = read_of(facts, "rows", self.rows), [row["id"] for row in facts.in_flight("tally")]
         if self.rebalanced:
             flying += [row["id"] for row in facts.in_flight("spread")]
         seen = [(row["key"], row["value"]) for row in facts.state("tally", "seen")]
-        check_seen(facts, read, [*(id for _, id in seen), *flying], "the tally", exactly_once=exactly_once)
-        if not exactly_once:
+        check_seen(facts, read, [*(id for _, id in seen), *flying], "the tally", exactly_once=terms.exactly_once)
+        if not terms.exactly_once:
             return
         numbers = {row["key"]: row["value"] for row in facts.state("tally", "number")}
         if numbers != Counter(key for key, _ in seen):
             raise Violation(f"{facts.name} has numbers {numbers} and rows {sorted(seen)}")
         self._check_timers(facts)
         if self.window:
-            self._check_windows_in(facts, {item.id: item for item in read}, [id for _, id in seen])
+            in_parts = terms.in_parts or self.idle_after is not None
+            self._check_windows_in(facts, {item.id: item for item in read}, [id for _, id in seen], in_parts=in_parts)
         if self.chained:
             self._check_chain(facts, numbers)
 
@@ -120,7 +124,9 @@ class Tallied:
         if timers != due:
             raise Violation(f"{facts.name} has keys that are due {sorted(due)}, and timers {sorted(timers)}")
 
-    def _check_windows_in(self, facts: CutFacts, items: Mapping[int, Item], seen: Sequence[int]) -> None:
+    def _check_windows_in(
+        self, facts: CutFacts, items: Mapping[int, Item], seen: Sequence[int], *, in_parts: bool
+    ) -> None:
         """Check that each row is counted in its window, which waits for its timer or has given its count."""
         expected = Counter((items[id].key, window_end(items[id].at, self.window)) for id in seen)
         waiting, given = (
@@ -133,7 +139,7 @@ class Tallied:
                 f"{facts.name} has the windows {sorted(waiting.items())} and timers {sorted(timers)}, and has given "
                 f"{sorted(given.items())}; a sequential execution comes to {sorted(expected.items())}"
             )
-        for key, end in waiting if self.idle_after is None else ():
+        for key, end in waiting if not in_parts else ():
             watermark = facts.watermark_of("tally", key)
             if watermark is not None and end <= watermark:
                 raise Violation(f"{facts.name}: the window of key {key} to {end} waits, and the time is {watermark}")

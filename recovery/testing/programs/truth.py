@@ -8,12 +8,26 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from recovery.testing.programs.source import IDS_OF_A_SPLIT, Item, SimulatedSource
 from recovery.testing.programs.target import ShownRow
 from snapshot.testing.checkers import check_exactly_once
 from snapshot.testing.history import Violation
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The terms on which a job was run, and by which it is judged.
+
+    If it is not `exactly_once`, rows may come again, and are never lost. If it ran `in_parts`, it was drained and went
+    on: windows gave their results for the rows by then, and again for those after.
+    """
+
+    exactly_once: bool = True
+    in_parts: bool = False
+
 
 StateRow: TypeAlias = "Mapping[str, Any]"
 """An entry of a state, by the columns of its canonical table."""
