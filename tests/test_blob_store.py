@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend.stores.fsspec_store import open_store
+from statebackend.stores.fsspec_store import find_store, known, open_store
+from statebackend.stores.memory_store import MemoryStore
 from statebackend.stores.store import BadBlobPath, StoreUnavailable, UnsuitableStore, check_path, could_be_ours
 from statebackend.testing.blob_race import race_for_one_name
 from statebackend.testing.blob_store import CHECKS, OpenStore, check_blob_store
@@ -58,6 +59,20 @@ def test_opening_leaves_nothing_behind(open_place: OpenStore) -> None:
 def test_a_store_that_is_not_known_to_have_one_creator_is_refused(uri: str) -> None:
     with pytest.raises(UnsuitableStore, match=r"not known to make an object only if it is absent.*use a folder"):
         open_store(uri)
+
+
+def test_a_test_may_make_a_protocol_known_for_a_while_and_its_stores_are_tried_out_like_all() -> None:
+    with known("stand-in", lambda rest: MemoryStore(f"stand-in/{rest}")):
+        store = open_store("stand-in://here/and/there")
+        store.write("a", b"x")
+        assert find_store("stand-in://here/and/there").read("a") == b"x"
+        assert find_store("stand-in://elsewhere").list() == ()
+        with pytest.raises(ValueError, match="takes no options"):
+            open_store("stand-in://here", key="k")
+        with pytest.raises(ValueError, match="known already"), known("stand-in", MemoryStore):
+            pass
+    with pytest.raises(UnsuitableStore):
+        open_store("stand-in://here/and/there")
 
 
 def test_options_that_a_place_does_not_take_are_refused(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +27,9 @@ _TRIAL: Final = re.compile(r"probe-[0-9a-f]{32}")
 _PASSWORD: Final = re.compile(r"://[^/]*:[^/]*@")
 
 
+_ADDED: Final[dict[str, Callable[[str], BlobStore]]] = {}
+
+
 def open_store(uri: str, **options: object) -> BlobStore:
     """Open the store that an fsspec URI names, and try out whether it keeps what it must.
 
@@ -38,6 +43,21 @@ def open_store(uri: str, **options: object) -> BlobStore:
     store = _store_for(uri, options)
     _try_out(store)
     return store
+
+
+@contextmanager
+def known(protocol: str, store: Callable[[str], BlobStore]) -> Iterator[None]:
+    """Open all URIs of this protocol in this process by `store`, given what follows the `://`, while the block runs.
+
+    For stores that live in a test or a simulation.
+    """
+    if protocol in _ADDED:
+        raise ValueError(f"stores of {protocol}:// are known already")
+    _ADDED[protocol] = store
+    try:
+        yield
+    finally:
+        del _ADDED[protocol]
 
 
 def find_store(uri: str, **options: object) -> BlobStore:
@@ -109,6 +129,9 @@ def _store_for(uri: str, options: dict[str, object]) -> BlobStore:
         case "memory":
             _refuse_options(uri, options)
             return MemoryStore(rest)
+        case str() if protocol in _ADDED:
+            _refuse_options(uri, options)
+            return _ADDED[protocol](rest)
         case _:
             raise UnsuitableStore(
                 f"{uri}: the store behind {protocol}:// is not known to make an object only if it is absent, "
