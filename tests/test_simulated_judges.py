@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recovery.driver.tree import owned
 from recovery.testing.programs.aggregates import Totals, Windowed
 from recovery.testing.programs.drawn import DrawnProgram, draw
 from recovery.testing.programs.functions import window_end
@@ -19,8 +20,10 @@ from recovery.testing.programs.source import Item
 from recovery.testing.programs.tallied import Tallied
 from recovery.testing.programs.target import ShownRow
 from recovery.testing.programs.truth import Terms
+from recovery.testing.scale import small_scale
 from snapshot.testing.history import Violation
 from snapshot.testing.schedule import Schedule
+from statebackend.snapshots import consolidation
 
 
 @dataclass
@@ -110,3 +113,10 @@ def _keys(rows: list[ShownRow], place: int) -> set[int]:
 @given(st.binary(max_size=60))
 def test_the_same_bytes_give_the_same_program(data: bytes) -> None:
     assert draw(Schedule(data), "again").shape == draw(Schedule(data), "again").shape
+
+
+def test_thresholds_are_small_for_a_while_and_then_as_before() -> None:
+    before = consolidation.SMALLEST_SLICE, owned._INLINE
+    with small_scale(slice_bytes=1):
+        assert (consolidation.SMALLEST_SLICE, owned._INLINE) == (1, 64)
+    assert before == (consolidation.SMALLEST_SLICE, owned._INLINE)

@@ -11,14 +11,14 @@ from types import ModuleType
 from typing import Any, Final
 
 from recovery.decisions import cleanup
-from recovery.driver import epochs
+from recovery.driver.tree import owned
 from snapshot.host.partition import attempt
 from statebackend.snapshots import consolidation
 from statebackend.tables.memory import space
 
 _SMALL: Final[Mapping[ModuleType, Mapping[str, Any]]] = {
     cleanup: {"_PAUSES": (0.05, 0.2, 1.0)},
-    epochs: {"_INLINE": 64},
+    owned: {"_INLINE": 64},
     attempt: {"_INLINE": 400},
 }
 
