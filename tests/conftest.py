@@ -21,6 +21,7 @@ from hypothesis import settings
 
 from snapshot.testing.simulation import EXPLORED
 from tests.extras import hide, hide_from_processes, not_brought_by, shown_to_processes
+from tests.java import JAVA, JAVA_ARCHIVE
 
 FACTORS = {"ci": 1, "thorough": 50}
 """How much further than in CI a profile searches; chosen by EPOCHCUT_PROFILE, as `make test PROFILE=thorough` does."""
@@ -28,6 +29,9 @@ SAMPLES = {"ci": 1, "thorough": 200}
 """The same for the longest searches, of which CI has a sample."""
 EXAMPLES = {"ci": 50, "thorough": 5_000}
 """Of each property."""
+
+FIRST = "test_java_archive.py"
+"""Makes a file with which all later tests with Spark start sooner."""
 
 LONG = {
     "test_cluster_executors.py",
@@ -85,8 +89,11 @@ if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# What Java would gain from compiling better it has lost again when a test ends.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# What Java would gain from compiling better it has lost again when a test ends. A file of what Spark's Java loads saves
+# each start a third; Java starts without it, and says nothing, where there is none or it was made for another Spark.
+os.environ.setdefault(
+    "JDK_JAVA_OPTIONS", f'{JAVA} "-XX:SharedArchiveFile={JAVA_ARCHIVE}" -Xlog:cds=off -Xlog:cds+dynamic=off'
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -132,13 +139,15 @@ def sample_factor() -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The long files come first: else one process has them left when the others have nothing to do.
 
+    Before them comes what makes them shorter.
+
     What is marked as `thorough` is left to that profile.
     """
     if _PROFILE == "ci":
         further = [item for item in items if item.get_closest_marker("thorough")]
         config.hook.pytest_deselected(items=further)
         items[:] = [item for item in items if item not in further]
-    items.sort(key=lambda item: item.path.name not in LONG)
+    items.sort(key=lambda item: (item.path.name != FIRST, item.path.name not in LONG))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -34,30 +34,26 @@ assert os.waitstatus_to_exitcode(status) == 75, "the driver could not be reached
 from statebackend.backends.sst_process import _Writer
 assert _Writer().stop() == -9
 """,
-    "Spark's Java and what that starts, when its file is made": """
-import recovery
-assert recovery.quick_java(folder="made")
-""",
 }
 
 
-@pytest.fixture
-def foreign(tmp_path: Path) -> Path:
-    """A folder with packages that are called as ours, which say that they were run."""
+def add_impostors(folder: Path) -> Path:
+    """Put packages that are called as ours into the folder; return the file that is there when one was run."""
     for name in ("statebackend", "snapshot", "recovery", "statistics", "pyspark"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text(f"open({str(tmp_path / 'was-run')!r}, 'a').write({name!r})\n")
-    return tmp_path
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text(f"open({str(folder / 'was-run')!r}, 'a').write({name!r})\n")
+    return folder / "was-run"
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("code", STARTS.values(), ids=STARTS.keys())
-def test_nothing_is_run_that_lies_in_the_folder_where_a_command_is_given(code: str, foreign: Path) -> None:
+def test_nothing_is_run_that_lies_in_the_folder_where_a_command_is_given(code: str, tmp_path: Path) -> None:
+    was_run = add_impostors(tmp_path)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code], cwd=foreign, env=environment, capture_output=True, text=True, timeout=280
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280
     )
-    assert not (foreign / "was-run").exists(), (foreign / "was-run").read_text()
+    assert not was_run.exists(), was_run.read_text()
     assert done.returncode == 0, done.stderr
 
 
