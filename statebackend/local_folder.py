@@ -11,6 +11,7 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Final
 
+from statebackend import means
 from statebackend.backends.backend import BackendError, LocalDiskError
 from statebackend.snapshots.local_files import local_disk
 
@@ -33,7 +34,7 @@ def lock_folder(folder: Path) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        means.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(lock)
         if not isinstance(error, BlockingIOError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from fcntl import flock
 from os import _exit as exit_process
 from os import getpid, getpriority, kill, setpriority
 from pathlib import Path
@@ -34,6 +35,7 @@ __all__ = [
     "SimpleQueue",
     "Thread",
     "exit_process",
+    "flock",
     "get_ident",
     "get_native_id",
     "gethostname",
@@ -53,6 +55,7 @@ __all__ = [
     "socketpair",
     "token_bytes",
     "token_hex",
+    "use_disk",
     "wall",
     "wall_ns",
 ]
@@ -67,6 +70,10 @@ def memory_of_process() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize()
     except OSError:
         return getrusage(RUSAGE_SELF).ru_maxrss * 1024
+
+
+def use_disk(action: str) -> None:
+    """Do nothing before this is done on the local disk; a simulation may wait, or raise an `OSError`, as a disk may."""
 
 
 _STATE: Final[dict[Hashable, Any]] = {}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 import selectors
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -16,6 +18,10 @@ from recovery.testing.world.means import SimMeans
 from recovery.testing.world.network import Network
 from snapshot.host.net.event_loop import EventLoop
 from statebackend import means
+from statebackend.backends.backend import LocalDiskFull
+from statebackend.backends.scratch_file import ScratchFile
+from statebackend.local_folder import FolderInUse, lock_folder
+from statebackend.snapshots.local_files import LocalFiles
 
 PORT = 7000
 
@@ -333,3 +339,50 @@ def test_the_same_chance_gives_the_same_history_and_another_one_another() -> Non
     found = [history(seed) for seed in range(10)]
     assert found == [history(seed) for seed in range(10)]
     assert len({str(log) for _, log in found}) > 1
+
+
+# --- the local disk
+
+
+def test_a_local_folder_is_locked_until_its_process_is_gone_or_has_closed_it(tmp_path: Path) -> None:
+    with little() as world:
+
+        def hold() -> None:
+            os.close(lock_folder(tmp_path))
+            lock_folder(tmp_path)
+            with pytest.raises(FolderInUse):
+                lock_folder(tmp_path)
+            means.sleep(100)
+
+        def wait() -> None:
+            means.sleep(1)
+            with pytest.raises(FolderInUse):
+                lock_folder(tmp_path)
+            world.world.end(holder)
+            lock_folder(tmp_path)
+            world.log.append("locked")
+
+        holder = world.start("holder", hold)
+        world.start("waiter", wait)
+        assert world.run() is Rest.DONE
+        assert world.log == ["locked"]
+
+
+def test_the_disk_may_be_full_and_says_so_as_a_real_one_does(tmp_path: Path) -> None:
+    with little() as world:
+
+        def full(_: str) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def write() -> None:
+            ScratchFile(tmp_path).append(b"x")
+            world.means.disk = full
+            with pytest.raises(LocalDiskFull, match="disk is full"):
+                ScratchFile(tmp_path)
+            with pytest.raises(LocalDiskFull, match="disk is full"):
+                LocalFiles(tmp_path)
+            world.log.append("full")
+
+        world.start("writer", write)
+        assert world.run() is Rest.DONE
+        assert world.log == ["full"]

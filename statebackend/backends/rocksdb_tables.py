@@ -23,6 +23,7 @@ from rocksdict import (
     ReadOptions,
 )
 
+from statebackend import means
 from statebackend.backends.backend import BackendError, DamagedFile, LocalDiskError, LocalDiskFull
 
 _FORMAT: Final = 6
@@ -121,6 +122,7 @@ def _end(iterator: RdictIter, options: ReadOptions, action: str) -> None:
 def named_errors(action: str) -> Iterator[None]:
     """Turn errors of rocksdict and of the disk inside into errors with names; others pass through."""
     try:
+        means.use_disk(action)
         yield
     except OSError as error:
         raise _named(action, error, full=error.errno in _FULL) from error

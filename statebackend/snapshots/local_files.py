@@ -171,6 +171,7 @@ class LocalFiles:
 def local_disk(action: str) -> Iterator[None]:
     """Turn errors of the operating system into a named error that says what was tried."""
     try:
+        means.use_disk(action)
         yield
     except OSError as error:
         if error.errno in _FULL:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Callable
 from typing import Any
 
-from recovery.testing.world.kernel import World
+from recovery.testing.world.kernel import SimProcess, World
 from recovery.testing.world.network import Network
 from recovery.testing.world.sockets import SimSelector, SimSocket, socketpair
 from recovery.testing.world.threads import SimCondition, SimEvent, SimLock, SimQueue, SimRLock, SimThread
@@ -14,6 +16,15 @@ MAIN = 1
 """The number of the thread outside of all simulated ones."""
 
 _MEMORY = 1 << 20
+
+
+def _file_of(descriptor: int) -> tuple[int, int] | None:
+    """Return what tells a file from all others; None if the descriptor is closed."""
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class _Maker:
@@ -35,6 +46,9 @@ class SimMeans:
 
     def __init__(self, world: World, network: Network) -> None:
         self._world = world
+        self._locks: dict[tuple[int, int] | None, tuple[SimProcess, int]] = {}
+        self.disk: Callable[[str], object] = lambda _: None
+        """Called in the thread that is about to do this on the local disk."""
         self.Thread = _Maker(SimThread, world)
         self.Lock = _Maker(SimLock, world)
         self.RLock = _Maker(SimRLock, world)
@@ -95,6 +109,19 @@ class SimMeans:
     def getpid(self) -> int:
         """Return the number of the process."""
         return self._world.process.pid
+
+    def flock(self, descriptor: int, operation: int) -> None:
+        """Lock a file of the local disk as the kernel does: until the descriptor is closed, or its process is gone."""
+        file = _file_of(descriptor)
+        holder, held = self._locks.get(file, (None, -1))
+        if holder is not None and not holder.alive and _file_of(held) == file:
+            fcntl.flock(held, fcntl.LOCK_UN)  # which the kernel does at the end of a process
+        fcntl.flock(descriptor, operation)
+        self._locks[file] = self._world.process, descriptor
+
+    def use_disk(self, action: str) -> None:
+        """Ask the world's disk, which may raise an `OSError`, or let time pass."""
+        self.disk(action)
 
     def process_state(self) -> dict[object, object]:
         """Return what the process has once."""
