@@ -47,13 +47,14 @@ from snapshot.host.protocol.messages import (
 )
 from snapshot.host.protocol.options import Following, HostOptions
 from snapshot.host.protocol.wiring import ByArrival
-from snapshot.ids import JobId
+from snapshot.ids import JobId, Member
 from snapshot.program.pickling import dumps
 from snapshot.program.program import Program
 from snapshot.tree.manifest import Manifest
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 
 PATIENCE = 60.0
+MEMBER = Member(Partition(0))
 _MOST = 128
 
 Message = TypeVar("Message", bound=FromWorker)
@@ -141,8 +142,9 @@ class DrivenWorker:
                 self.incarnation,
                 JobId("driven"),
                 None if manifest is None else manifest.epoch,
-                Partition(0),
-                (self._hello.address,),
+                MEMBER,
+                1,
+                {MEMBER: self._hello.address},
                 self._pickled,
                 roles,
                 ByArrival(),

@@ -39,7 +39,7 @@ from snapshot.host.protocol.messages import (
 from snapshot.host.protocol.options import HostOptions
 from snapshot.host.protocol.wiring import ByArrival
 from snapshot.host.wiring import stage_parts
-from snapshot.ids import JobId
+from snapshot.ids import JobId, Member
 from snapshot.operators.rows import Rows
 from snapshot.program.plan import Plan, Stage
 from snapshot.program.sink import SinkContext
@@ -101,10 +101,21 @@ class Begun:
         self.ready: list[Connections] = []
         store = MemoryStore(folder.name)
         plan = Plan((Stage(SOURCE, (), {}, source=source),), 128)
-        peers = (Address("127.0.0.1", 1),)
+        peers = {Member(Partition(0)): Address("127.0.0.1", 1)}
         roles, wiring = {SOURCE: Role()}, ByArrival()
         deploy = Deploy(
-            INCARNATION, JobId("job"), None, Partition(0), peers, b"", roles, wiring, HostOptions(), "", str(folder)
+            INCARNATION,
+            JobId("job"),
+            None,
+            Member(Partition(0)),
+            1,
+            peers,
+            b"",
+            roles,
+            wiring,
+            HostOptions(),
+            "",
+            str(folder),
         )
         files = TreeFiles(store, INCARNATION, Partition(0))
 

@@ -20,14 +20,14 @@ from snapshot.host.flow.allowances import FIRST, UNLIMITED, Allowance
 from snapshot.host.net.channels import LocalChannel, ReceivingChannel, SendingChannel
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.protocol.options import HostOptions
-from snapshot.ids import ChannelId
+from snapshot.ids import ChannelId, Copy
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from tests.connections import FAR, NEAR, sealed
 
 LIMIT = 10.0
 US = Incarnation(Generation(3), Attempt(2))
 OLDER = Incarnation(Generation(3), Attempt(1))
-CHANNEL = ChannelId(Uid("clicks"), Uid("count"), Partition(0), Partition(1))
+CHANNEL = Copy(ChannelId(Uid("clicks"), Uid("count"), Partition(0), Partition(1)))
 SMALL = HostOptions(socket_buffer=16 << 10, channel_buffer=64 << 10, max_frame=1 << 20)
 
 
@@ -116,7 +116,7 @@ class Road:
         for _ in range(count):
             self.loop.run_once(0)
 
-    def _take(self, channel: ChannelId, frame: Frame) -> None:
+    def _take(self, channel: Copy, frame: Frame) -> None:
         assert channel == CHANNEL
         self.arrived.append(frame)
         self.on_frame(frame)

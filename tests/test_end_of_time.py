@@ -18,6 +18,7 @@ from snapshot.host.partition.opening import open_state
 from snapshot.host.partition.stage_run import StageRun
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.protocol.messages import Drain, Role
+from snapshot.ids import Copy
 from snapshot.operators.operator import Input, Operator, OperatorContext
 from snapshot.operators.process_batch import BatchContext
 from snapshot.operators.rows import Rows
@@ -84,7 +85,7 @@ class Stood:
     def hears(self, *frames: Frame, of: Edge = IN) -> list[object]:
         """Give it these; what it has sent then."""
         for frame in frames:
-            self.run.arrived(of.channel(OWN, OWN), frame)
+            self.run.arrived(Copy(of.channel(OWN, OWN)), frame)
         while self.run.work(FAR):
             pass
         self.run.outputs.flush()

@@ -36,7 +36,7 @@ from snapshot.host.net.handshake import (
     TurnedAway,
     WrongSecret,
 )
-from snapshot.ids import ChannelId
+from snapshot.ids import ChannelId, Copy, Replica
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from statebackend.readable import readable
 
@@ -47,13 +47,14 @@ GREETING = 8 + 1 + 1 + NONCE_SIZE
 names = st.text(max_size=30)
 numbers = st.integers(0, 2**32 - 1)
 channels = st.builds(ChannelId, names.map(Uid), names.map(Uid), numbers.map(Partition), numbers.map(Partition), numbers)
+copies = st.builds(Copy, channels, numbers.map(Replica), numbers.map(Replica))
 incarnations = st.builds(Incarnation, numbers.map(Generation), numbers.map(Attempt))
 kinds: st.SearchStrategy[ConnectionKind] = (
     st.builds(ControlOf, names)
     | st.builds(HeartbeatOf, names)
     | st.builds(LastWordsOf, names)
     | st.builds(CommandOf, names)
-    | st.builds(ChannelOf, channels, incarnations)
+    | st.builds(ChannelOf, copies, incarnations)
 )
 secrets = st.binary(min_size=16, max_size=40)
 nonces = st.binary(min_size=NONCE_SIZE, max_size=NONCE_SIZE)
@@ -313,7 +314,7 @@ def test_a_purpose_without_sense_is_refused_after_the_proof_and_the_caller_hears
     | st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), st.lists).map(
         lambda value: json.dumps(value).encode()
     )
-    | st.lists(st.just("channel") | names | numbers | st.integers() | st.booleans(), min_size=6, max_size=9).map(
+    | st.lists(st.just("channel") | names | numbers | st.integers() | st.booleans(), min_size=8, max_size=11).map(
         lambda value: json.dumps(value).encode()
     )
 )
@@ -327,7 +328,7 @@ def test_a_purpose_is_read_as_it_was_written_or_refused(sent: bytes) -> None:
 
 @pytest.mark.parametrize(
     "sent",
-    [b"[" * MAX_KIND, b"9" * MAX_KIND, b'["control", 1]', b'["channel","a","b",0,0,0,1,true]', b"\xff", b"{}"],
+    [b"[" * MAX_KIND, b"9" * MAX_KIND, b'["control", 1]', b'["channel","a","b",0,0,0,0,0,1,true]', b"\xff", b"{}"],
     ids=["deep", "large number", "no name", "a truth", "no text", "no list"],
 )
 def test_a_strange_purpose_is_refused_by_name(sent: bytes) -> None:

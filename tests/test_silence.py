@@ -24,13 +24,13 @@ from snapshot.host.process import worker
 from snapshot.host.process.heartbeat import Beats, Heartbeat
 from snapshot.host.process.worker import DriverLost, Worker
 from snapshot.host.protocol.options import HostOptions
-from snapshot.ids import ChannelId
+from snapshot.ids import ChannelId, Copy
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from tests.connections import sealed
 from tests.silence import deafen
 
 US = Incarnation(Generation(3), Attempt(2))
-CHANNEL = ChannelId(Uid("clicks"), Uid("count"), Partition(0), Partition(1))
+CHANNEL = Copy(ChannelId(Uid("clicks"), Uid("count"), Partition(0), Partition(1)))
 OPTIONS = HostOptions(socket_buffer=16 << 10, channel_buffer=64 << 10, channel_timeout=1_000)
 LIMIT = 30.0
 

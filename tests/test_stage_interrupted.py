@@ -25,6 +25,7 @@ from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.protocol.messages import Role
 from snapshot.host.protocol.options import HostOptions
+from snapshot.ids import Copy
 from snapshot.operators.function_operator import KeyedProcess, Process
 from snapshot.operators.keyed_function import ProcessContext
 from snapshot.operators.operator import Input
@@ -112,7 +113,7 @@ class Standing:
             attempt,
             replace(PARTS, clock=lambda: CLOCK),
         )
-        self.run.inputs.connect(senders)
+        self.run.inputs.connect({Copy(channel): valve for channel, valve in senders.items()})
         self.run.begin()
         self.run.open(self.state)
         self.sent: list[object] = []
@@ -185,7 +186,7 @@ def standing(tmp_path: Path) -> Iterator[Standing]:
 
 
 def test_a_turn_ends_with_the_call_in_which_its_time_is_over(standing: Standing) -> None:
-    standing.run.arrived(A, data(1, 2, 3))
+    standing.run.arrived(Copy(A), data(1, 2, 3))
     sent = []
     while standing.turn():
         sent.append(list(standing.numbers))
@@ -196,13 +197,13 @@ def test_a_turn_ends_with_the_call_in_which_its_time_is_over(standing: Standing)
 
 def test_an_unaligned_cut_in_the_middle_of_a_batch_has_the_rest_of_it_as_in_flight_data(standing: Standing) -> None:
     for channel, frame in ((A, data(1, 2, 3)), (B, data(4, 5))):
-        standing.run.arrived(channel, frame)
+        standing.run.arrived(Copy(channel), frame)
     standing.turn()  # takes in what there is
     while len(standing.numbers) < 2:
         standing.turn()
-    standing.run.arrived(B, data(6))
+    standing.run.arrived(Copy(B), data(6))
     for channel in (A, B):
-        standing.run.arrived(channel, UNALIGNED)
+        standing.run.arrived(Copy(channel), UNALIGNED)
     recorded = standing.reports.recorded[FIRST]
     assert [cut.unaligned for cut in standing.reports.cuts] == [True]
     assert {channel: [numbers(frame) for frame in some] for channel, some in recorded.items()} == {
@@ -216,7 +217,7 @@ def test_an_unaligned_cut_in_the_middle_of_a_batch_has_the_rest_of_it_as_in_flig
 
 def test_an_aligned_cut_waits_for_the_rows_in_front_of_its_marker_and_no_others(standing: Standing) -> None:
     for channel, frame in ((A, data(1, 2, 3)), (A, ALIGNED), (A, data(7)), (B, data(4, 5)), (B, ALIGNED), (B, data(8))):
-        standing.run.arrived(channel, frame)
+        standing.run.arrived(Copy(channel), frame)
     while not standing.reports.cuts:
         assert standing.turn()
     standing._take()
@@ -226,9 +227,9 @@ def test_an_aligned_cut_waits_for_the_rows_in_front_of_its_marker_and_no_others(
 
 
 def fill(standing: Standing, *some: int) -> None:
-    standing.run.arrived(A, data(*some))
+    standing.run.arrived(Copy(A), data(*some))
     for channel in (A, B):
-        standing.run.arrived(channel, Watermark(1))
+        standing.run.arrived(Copy(channel), Watermark(1))
     standing.turns()
     standing.sent.clear()
 
@@ -238,8 +239,8 @@ def test_rows_behind_a_watermark_wait_until_all_its_timers_have_fired_and_so_doe
 ) -> None:
     fill(standing, 1, 2, 3)
     for channel in (A, B):
-        standing.run.arrived(channel, Watermark(5))
-    standing.run.arrived(A, data(9, at=8))
+        standing.run.arrived(Copy(channel), Watermark(5))
+    standing.run.arrived(Copy(A), data(9, at=8))
     assert standing.turns() >= 4
     assert sorted(standing.numbers[:3]) == [-3, -2, -1]
     assert standing.numbers[3:] == [9]
@@ -254,12 +255,12 @@ def test_a_cut_while_timers_fire_leaves_those_that_are_left_and_the_time_as_it_w
 ) -> None:
     fill(standing, 1, 2, 3)
     for channel in (A, B):
-        standing.run.arrived(channel, Watermark(5))
-        standing.run.arrived(channel, data(10 + (channel == B), at=8))
+        standing.run.arrived(Copy(channel), Watermark(5))
+        standing.run.arrived(Copy(channel), data(10 + (channel == B), at=8))
     while not standing.numbers:
         standing.turn()
     for channel in (A, B):
-        standing.run.arrived(channel, marker)
+        standing.run.arrived(Copy(channel), marker)
     while not standing.reports.cuts:
         assert standing.turn()
     standing._take()
@@ -269,7 +270,7 @@ def test_a_cut_while_timers_fire_leaves_those_that_are_left_and_the_time_as_it_w
     assert Watermark(5) not in standing.others
     restored = Standing(tmp_path / "restored", standing)
     for channel in (A, B):
-        restored.run.arrived(channel, Watermark(5))  # as its senders do, which had announced it
+        restored.run.arrived(Copy(channel), Watermark(5))  # as its senders do, which had announced it
     restored.turns()
     assert sorted(before + restored.numbers) == [-3, -2, -1, 10, 11]
     assert restored.others == [Watermark(1), Watermark(5)]
@@ -279,12 +280,12 @@ def test_a_cut_while_timers_fire_leaves_those_that_are_left_and_the_time_as_it_w
 def test_a_later_watermark_counts_for_what_fires_already(standing: Standing) -> None:
     fill(standing, 1, 2)
     for channel in (A, B):
-        standing.run.arrived(channel, Watermark(5))
+        standing.run.arrived(Copy(channel), Watermark(5))
     while not standing.numbers:
         standing.turn()
     for channel in (A, B):
-        standing.run.arrived(channel, ALIGNED)
-        standing.run.arrived(channel, Watermark(7))
+        standing.run.arrived(Copy(channel), ALIGNED)
+        standing.run.arrived(Copy(channel), Watermark(7))
     standing.turns()
     assert standing.others[0] == ALIGNED
     assert standing.others[-1] == Watermark(7)
@@ -296,7 +297,7 @@ def test_at_the_end_of_all_input_timers_fire_turn_by_turn_and_a_cut_need_not_wai
 ) -> None:
     fill(standing, 1, 2, 3)
     for channel in (A, B):
-        standing.run.arrived(channel, End())
+        standing.run.arrived(Copy(channel), End())
     while not standing.numbers:
         standing.turn()
     assert not standing.reports.ended
@@ -308,7 +309,7 @@ def test_at_the_end_of_all_input_timers_fire_turn_by_turn_and_a_cut_need_not_wai
     assert len(before) < 3
     restored = Standing(tmp_path / "restored", standing)
     for channel in (A, B):
-        restored.run.arrived(channel, End())
+        restored.run.arrived(Copy(channel), End())
     for one in (standing, restored):
         one.turns()
         assert (one.reports.ended, one.run.ended) == (True, True)
@@ -355,7 +356,7 @@ def test_nothing_is_lost_or_twice_wherever_a_marker_finds_it(
                 watch()
 
         def say(channel: Any) -> None:
-            standing.run.arrived(channel, marker)
+            standing.run.arrived(Copy(channel), marker)
             watch()
             behind[channel] = [Watermark(times[channel])] if times[channel] else []
 
@@ -372,7 +373,7 @@ def test_nothing_is_lost_or_twice_wherever_a_marker_finds_it(
             else:
                 frame = data(*what, at=times[channel] + 3)
                 rows += len(what)
-            standing.run.arrived(channel, frame)
+            standing.run.arrived(Copy(channel), frame)
             if channel in marked:
                 behind[channel].append(frame)
             play(number)
@@ -385,8 +386,8 @@ def test_nothing_is_lost_or_twice_wherever_a_marker_finds_it(
         restored = Standing(Path(scratch) / "two", standing)
         for channel in (A, B):
             for frame in (*behind[channel], End()):
-                restored.run.arrived(channel, frame)
-            standing.run.arrived(channel, End())
+                restored.run.arrived(Copy(channel), frame)
+            standing.run.arrived(Copy(channel), End())
         restored.turns()
         standing.turns()
         given_rows = sorted(n for _, what in frames if isinstance(what, list) for n in what)

@@ -18,6 +18,7 @@ from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.protocol.messages import Role
 from snapshot.host.protocol.options import HostOptions
+from snapshot.ids import Copy
 from snapshot.operators.operator import Input, Operator, OperatorContext
 from snapshot.operators.rows import Rows
 from snapshot.program.plan import Stage, ToEdge
@@ -89,7 +90,7 @@ class Held:
             PARTS,
         )
         self.valve = Valve()
-        self.run.inputs.connect({A: self.valve})
+        self.run.inputs.connect({Copy(A): self.valve})
         self.run.begin()
 
     def open(self) -> None:
@@ -110,11 +111,11 @@ def held(tmp_path: Path) -> Iterator[Held]:
 
 
 def test_what_comes_before_the_state_waits_and_comes_behind_what_was_in_flight(held: Held) -> None:
-    held.run.arrived(A, number(3))
+    held.run.arrived(Copy(A), number(3))
     held.work()
     before = held.run.pending, held.out.taken()
     held.open()
-    held.run.arrived(A, number(4))
+    held.run.arrived(Copy(A), number(4))
     held.work()
     assert before == (True, [Watermark(5)]), "only the event time of the epoch goes on"
     assert (held.run.pending, held.out.taken()) == (False, [1, 2, 3, 4])
@@ -122,7 +123,7 @@ def test_what_comes_before_the_state_waits_and_comes_behind_what_was_in_flight(h
 
 def test_no_more_waits_for_the_state_than_may_be_queued(held: Held) -> None:
     for n in range(10, 14):
-        held.run.arrived(A, number(n))
+        held.run.arrived(Copy(A), number(n))
         held.work()
         full = not held.valve.open
         assert full == (n == 13)
@@ -132,8 +133,8 @@ def test_no_more_waits_for_the_state_than_may_be_queued(held: Held) -> None:
 
 
 def test_input_that_ends_before_the_state_is_there_ends_the_stage_afterwards(held: Held) -> None:
-    held.run.arrived(A, number(10))
-    held.run.arrived(A, End())
+    held.run.arrived(Copy(A), number(10))
+    held.run.arrived(Copy(A), End())
     held.work()
     ended = held.reports.ended
     held.open()
@@ -143,7 +144,7 @@ def test_input_that_ends_before_the_state_is_there_ends_the_stage_afterwards(hel
 
 
 def test_a_stage_that_waits_for_its_state_has_nothing_to_do_by_the_clock(held: Held) -> None:
-    held.run.arrived(A, number(10))
+    held.run.arrived(Copy(A), number(10))
     assert not held.run.work(FAR)
     assert held.run.next_due() == float("inf")
     assert held.run.figures().queued_bytes == number(10).size
@@ -151,10 +152,10 @@ def test_a_stage_that_waits_for_its_state_has_nothing_to_do_by_the_clock(held: H
 
 def test_an_epoch_is_cut_with_all_that_waited_for_the_state(held: Held) -> None:
     second = Marker(Epoch(Generation(1), 2), MarkerMode.ALIGNED)
-    held.run.arrived(A, number(10))
+    held.run.arrived(Copy(A), number(10))
     held.open()
-    held.run.arrived(A, second)
-    held.run.arrived(A, number(11))
+    held.run.arrived(Copy(A), second)
+    held.run.arrived(Copy(A), number(11))
     held.work()
     assert [cut.epoch for cut in held.reports.cuts] == [second.epoch]
     assert held.out.taken()[-3:] == [10, second, 11]
@@ -163,7 +164,7 @@ def test_an_epoch_is_cut_with_all_that_waited_for_the_state(held: Held) -> None:
 def test_what_waited_for_the_state_is_processed_in_one_batch(tmp_path: Path) -> None:
     held = Held(tmp_path, batch_rows=100)
     for n in range(3, 50):
-        held.run.arrived(A, number(n))
+        held.run.arrived(Copy(A), number(n))
     held.open()
     held.work()
     held.run.close()
@@ -175,7 +176,7 @@ def test_what_comes_in_one_batch_ends_at_a_marker(tmp_path: Path) -> None:
     held = Held(tmp_path, batch_rows=100)
     held.open()
     for frame in (number(3), number(4), Marker(Epoch(Generation(1), 2), MarkerMode.ALIGNED), number(5), number(6)):
-        held.run.arrived(A, frame)
+        held.run.arrived(Copy(A), frame)
     held.work()
     sent = held.out.taken()
     held.run.close()

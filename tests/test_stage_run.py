@@ -25,7 +25,7 @@ from snapshot.host.protocol.messages import Role
 from snapshot.host.protocol.options import HostOptions
 from snapshot.host.protocol.wiring import ByArrival
 from snapshot.host.wiring import stage_parts
-from snapshot.ids import ChannelId
+from snapshot.ids import ChannelId, Copy
 from snapshot.operators.operator import Operator
 from snapshot.operators.rows import Rows
 from snapshot.program.plan import Edge, Exchange, Stage, ToEdge
@@ -125,7 +125,7 @@ class Stood:
         sending = {wire.id: wire for wire in self.out}
         self.run = StageRun(stage, placement, None, sending, {}, self.reports, lambda: None, Attempt(1), PARTS)
         self.valves = {IN.channel(Partition(sender), own): Valve() for sender in range(PARALLELISM)}
-        self.run.inputs.connect(self.valves)
+        self.run.inputs.connect({Copy(channel): valve for channel, valve in self.valves.items()})
         self.run.begin()
 
     def sent(self) -> list[object]:
@@ -169,14 +169,14 @@ UNALIGNED = Marker(FIRST, MarkerMode.UNALIGNED)
 
 def test_an_alignment_holds_a_channel_back_until_the_marker_has_come_on_the_other(stood: Stood) -> None:
     for channel, frame in ((A, number(1)), (A, ALIGNED), (A, number(2)), (B, number(3))):
-        stood.run.arrived(channel, frame)
+        stood.run.arrived(Copy(channel), frame)
     stood.work()
     before = stood.sent()
     assert sorted(n for n in before if isinstance(n, int)) == [1, 3]
     assert ALIGNED not in before
     assert not stood.valves[A].open
     assert stood.valves[B].open
-    stood.run.arrived(B, ALIGNED)
+    stood.run.arrived(Copy(B), ALIGNED)
     stood.work()
     assert [cut.epoch for cut in stood.reports.cuts] == [FIRST]
     after = [wire.taken() for wire in stood.out]
@@ -187,16 +187,16 @@ def test_an_alignment_holds_a_channel_back_until_the_marker_has_come_on_the_othe
 
 def test_an_unaligned_marker_overtakes_what_waits_on_the_way_in_and_out(tmp_path: Path) -> None:
     stood = Stood(tmp_path, channel_buffer=1)
-    stood.run.arrived(A, number(1))
+    stood.run.arrived(Copy(A), number(1))
     stood.work()  # the receiver takes nothing, so the stage stops with this one
     for channel, frame in ((A, number(2)), (B, number(3)), (A, UNALIGNED)):
-        stood.run.arrived(channel, frame)
+        stood.run.arrived(Copy(channel), frame)
     stood.work()
     assert [cut.epoch for cut in stood.reports.cuts] == [FIRST]
     assert [n for some in numbers(stood.reports.cuts[0].overtaken).values() for n in some] == [1]
     assert FIRST not in stood.reports.recorded, "the other channel's marker is awaited"
-    stood.run.arrived(B, number(4))
-    stood.run.arrived(B, UNALIGNED)
+    stood.run.arrived(Copy(B), number(4))
+    stood.run.arrived(Copy(B), UNALIGNED)
     assert numbers(stood.reports.recorded[FIRST]) == {A: [2], B: [3, 4]}
     for wire in stood.out:
         frames = wire.taken()
@@ -215,9 +215,9 @@ def test_what_was_in_flight_is_processed_again_before_new_input(tmp_path: Path) 
     out = Wire(OUT.channel(OWN, OWN))
     stage = Stage(Uid("stage"), (IN,), {None: (ToEdge(OUT),)})
     run = StageRun(stage, placement, FIRST, {out.id: out}, {}, Reports(), lambda: None, Attempt(2), PARTS)
-    run.inputs.connect({A: Valve()})
+    run.inputs.connect({Copy(A): Valve()})
     run.begin()
-    run.arrived(A, number(3))
+    run.arrived(Copy(A), number(3))
     run.work(FAR)
     run.outputs.flush()
     assert out.taken() == [Watermark(5), 1, 2, 3]
@@ -267,7 +267,7 @@ def test_only_the_first_partition_writes_broadcast_state_into_a_cut(tmp_path: Pa
         stood.run.operator.operator = Telling()
         stood.run.triggered(Marker(FIRST, MarkerMode.UNALIGNED), then_pause=False)
         for channel in stood.run.inputs.channels:
-            stood.run.arrived(channel, Marker(FIRST, MarkerMode.UNALIGNED))
+            stood.run.arrived(Copy(channel), Marker(FIRST, MarkerMode.UNALIGNED))
         stood.work()
         said.append([cut.broadcast for cut in stood.reports.cuts])
     assert said == [[b"the same everywhere"], [None]]
@@ -314,7 +314,7 @@ def test_in_flight_data_is_encoded_and_stored_piece_by_piece(tmp_path: Path, mon
 def test_too_much_that_waits_to_be_processed_closes_the_channels_until_half_of_it_is_gone(tmp_path: Path) -> None:
     stood = Stood(tmp_path, channel_buffer=1, input_buffer=number(0).size * 4)
     for n in range(6):
-        stood.run.arrived(A, number(n))
+        stood.run.arrived(Copy(A), number(n))
     stood.work()
     assert not stood.valves[A].open
     assert not stood.valves[B].open
@@ -326,11 +326,11 @@ def test_too_much_that_waits_to_be_processed_closes_the_channels_until_half_of_i
 
 
 def test_a_stage_ends_when_all_that_comes_to_it_has_ended(stood: Stood) -> None:
-    stood.run.arrived(A, End())
+    stood.run.arrived(Copy(A), End())
     stood.work()
     ended_before = stood.reports.ended
-    stood.run.arrived(B, number(1))
-    stood.run.arrived(B, End())
+    stood.run.arrived(Copy(B), number(1))
+    stood.run.arrived(Copy(B), End())
     stood.work()
     assert (ended_before, stood.reports.ended) == (False, True)
     frames = [wire.taken() for wire in stood.out]
@@ -340,32 +340,32 @@ def test_a_stage_ends_when_all_that_comes_to_it_has_ended(stood: Stood) -> None:
 
 def test_a_stage_whose_input_has_ended_cuts_when_it_is_told_of_the_epoch(stood: Stood) -> None:
     for channel in (A, B):
-        stood.run.arrived(channel, End())
+        stood.run.arrived(Copy(channel), End())
     stood.work()
     stood.run.triggered(ALIGNED, then_pause=False)
     assert [cut.epoch for cut in stood.reports.cuts] == [FIRST]
 
 
 def test_an_alignment_that_takes_too_long_turns_unaligned(stood: Stood) -> None:
-    stood.run.arrived(A, ALIGNED)
-    stood.run.arrived(B, number(1))
+    stood.run.arrived(Copy(A), ALIGNED)
+    stood.run.arrived(Copy(B), number(1))
     assert stood.reports.aligning == [FIRST]
     stood.run.alignment_timed_out(FIRST)
     assert [(cut.epoch, cut.unaligned) for cut in stood.reports.cuts] == [(FIRST, True)]
-    stood.run.arrived(B, ALIGNED)
+    stood.run.arrived(Copy(B), ALIGNED)
     assert numbers(stood.reports.recorded[FIRST]) == {B: [1]}
 
 
 def test_an_epoch_that_is_given_up_lets_its_channels_go_on(stood: Stood) -> None:
     for channel, frame in ((A, ALIGNED), (A, number(1))):
-        stood.run.arrived(channel, frame)
+        stood.run.arrived(Copy(channel), frame)
     stood.work()
     assert stood.sent() == []
     stood.run.abandoned(FIRST)
     stood.work()
     assert stood.sent() == [1]
-    stood.run.arrived(A, Marker(SECOND, MarkerMode.ALIGNED))
-    stood.run.arrived(B, Marker(SECOND, MarkerMode.ALIGNED))
+    stood.run.arrived(Copy(A), Marker(SECOND, MarkerMode.ALIGNED))
+    stood.run.arrived(Copy(B), Marker(SECOND, MarkerMode.ALIGNED))
     stood.work()
     assert [cut.epoch for cut in stood.reports.cuts] == [SECOND]
 
@@ -373,17 +373,17 @@ def test_an_epoch_that_is_given_up_lets_its_channels_go_on(stood: Stood) -> None
 def test_for_an_unaligned_marker_the_channels_on_which_it_is_awaited_are_read_on(tmp_path: Path) -> None:
     stood = Stood(tmp_path, channel_buffer=1, input_buffer=number(0).size * 2 - 1)
     for channel in (A, B):
-        stood.run.arrived(channel, number(1))
-    stood.run.arrived(A, number(2))
+        stood.run.arrived(Copy(channel), number(1))
+    stood.run.arrived(Copy(A), number(2))
     stood.work()
     paused = [valve.open for valve in stood.valves.values()]
     stood.run.triggered(UNALIGNED, then_pause=False)
     stood.work()
     read_on = [valve.open for valve in stood.valves.values()]
-    stood.run.arrived(A, UNALIGNED)
+    stood.run.arrived(Copy(A), UNALIGNED)
     stood.work()
     one_is_here = [valve.open for valve in stood.valves.values()]
-    stood.run.arrived(B, UNALIGNED)
+    stood.run.arrived(Copy(B), UNALIGNED)
     stood.work()
     assert one_is_here == [False, True]
     assert (paused, read_on) == ([False, False], [True, True])
@@ -392,15 +392,15 @@ def test_for_an_unaligned_marker_the_channels_on_which_it_is_awaited_are_read_on
 
 def test_the_marker_that_is_awaited_is_read_however_much_is_held_back_behind_the_first(tmp_path: Path) -> None:
     stood = Stood(tmp_path, input_buffer=4 * number(0).size)
-    stood.run.arrived(A, ALIGNED)
+    stood.run.arrived(Copy(A), ALIGNED)
     for n in range(4):
-        stood.run.arrived(A, number(n))
+        stood.run.arrived(Copy(A), number(n))
     stood.work()
     assert (stood.valves[A].open, stood.valves[B].open) == (False, True)
-    stood.run.arrived(B, number(4))
+    stood.run.arrived(Copy(B), number(4))
     stood.run.work(0)
     assert stood.valves[B].open
-    stood.run.arrived(B, ALIGNED)
+    stood.run.arrived(Copy(B), ALIGNED)
     stood.work()
     assert [cut.epoch for cut in stood.reports.cuts] == [FIRST]
     assert stood.valves[A].open

@@ -18,7 +18,7 @@ from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.protocol.messages import Role
 from snapshot.host.protocol.options import HostOptions
-from snapshot.ids import ChannelId
+from snapshot.ids import ChannelId, Copy
 from snapshot.operators.operator import Input, Operator, OperatorContext
 from snapshot.operators.rows import Rows
 from snapshot.program.plan import Edge, EventTime, Exchange, Stage, Step, ToEdge
@@ -74,7 +74,7 @@ def test_a_timer_that_is_still_set_when_all_input_has_ended_sends_nothing_behind
     run.work(0)
     run.outputs.flush()
     before = wire.taken()
-    run.arrived(IN.channel(OWN, OWN), End())
+    run.arrived(Copy(IN.channel(OWN, OWN)), End())
     while run.work(FAR) and not run.ended:
         pass
     taken = wire.taken()

@@ -19,7 +19,7 @@ import pytest
 from recovery.driver.tree import address as reach
 from snapshot.host.net.connection_kinds import ChannelOf, ConnectionKind, ControlOf
 from snapshot.host.net.handshake import NONCE_SIZE, VERSION, CallerHandshake, HandshakeRefused
-from snapshot.ids import ChannelId
+from snapshot.ids import ChannelId, Copy, Replica
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from tests.jobs.driver import Settings
 from tests.jobs.running_job import Event, RunningJob
@@ -67,7 +67,7 @@ def wrong_secret(rng: random.Random, sock: socket.socket) -> None:
     channel = ChannelId(Uid("rows"), Uid("numbers"), Partition(0), Partition(1), 0)
     kinds: tuple[ConnectionKind, ...] = (
         ControlOf("somebody"),
-        ChannelOf(channel, Incarnation(Generation(1), Attempt(1))),
+        ChannelOf(Copy(channel, Replica(3), Replica(1)), Incarnation(Generation(1), Attempt(1))),
     )
     handshake = CallerHandshake(SECRET, rng.randbytes(NONCE_SIZE), rng.choice(kinds))
     sock.sendall(handshake.greeting)

@@ -25,7 +25,7 @@ from snapshot.host.net.listener import Listener, StrangerLimits
 from snapshot.host.net.tls import Tls, TlsSide, TlsSocket, UnusableTls
 from snapshot.host.protocol.messages import Address
 from snapshot.host.protocol.options import HostOptions
-from snapshot.ids import ChannelId
+from snapshot.ids import ChannelId, Copy
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from tests.certificates import Authority, with_password
 from tests.connections import plain
@@ -34,7 +34,7 @@ LIMIT = 10.0
 SECRET = b"s" * 32
 HOME = "127.0.0.1"
 US = Incarnation(Generation(1), Attempt(1))
-CHANNEL = ChannelId(Uid("a"), Uid("b"), Partition(0), Partition(1))
+CHANNEL = Copy(ChannelId(Uid("a"), Uid("b"), Partition(0), Partition(1)))
 
 
 @pytest.fixture(scope="module")

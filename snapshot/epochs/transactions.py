@@ -87,9 +87,11 @@ class Transactions(Generic[Payload]):
         *,
         restored: Sequence[Committable[Payload]] = (),
         restored_epoch: Epoch | None = None,
+        first: int = 0,
     ) -> None:
+        """Number transactions from `first` on."""
         self._name = (job, sink, incarnation, partition)
-        self._n = 0
+        self._n = first
         self._unsettled: dict[TransactionId, _Transaction[Payload]] = {
             committable.transaction: _Transaction(
                 committable.transaction, TransactionState.PREPARED, committable, committable.sealed_in

@@ -30,7 +30,7 @@ from snapshot.host.net.handshake_io import Proved
 from snapshot.host.net.rows_wire import RowsWire
 from snapshot.host.net.tls import Tls
 from snapshot.host.protocol.options import HostOptions
-from snapshot.ids import ChannelId
+from snapshot.ids import ChannelId, Copy
 from snapshot.operators.rows import Rows
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from tests.bench.figures import RUNS, Figure, figure, progress
@@ -56,8 +56,8 @@ SMALL = Load(((100, 20), (1_000, 10)), 20)
 _SCHEMA = pa.schema([("user", pa.int64()), ("amount", pa.float64())])
 _TIMED = pa.schema([*_SCHEMA, ("time", pa.int64())])
 _US = Incarnation(Generation(1), Attempt(1))
-_THERE = ChannelId(Uid("a"), Uid("b"), Partition(0), Partition(1))
-_BACK = ChannelId(Uid("b"), Uid("a"), Partition(1), Partition(0))
+_THERE = Copy(ChannelId(Uid("a"), Uid("b"), Partition(0), Partition(1)))
+_BACK = Copy(ChannelId(Uid("b"), Uid("a"), Partition(1), Partition(0)))
 _OPTIONS = HostOptions()
 _ECHO, _COUNT = Watermark(1), Watermark(2)
 """What the other process is to do with the data that follows."""
@@ -213,7 +213,7 @@ def _serve_sockets(tls: Tls | None, port: int, ready: Connection) -> None:
         there, back = (Proved(tls.load().call(sock), None) for sock in called)
     answers = _sender(loop, back, _BACK)
 
-    def arrived(_: ChannelId, frame: Frame) -> None:
+    def arrived(_: Copy, frame: Frame) -> None:
         if isinstance(frame, Data):
             rows = wire.decode(frame)
             if said[0] == _ECHO:
@@ -231,7 +231,7 @@ def _serve_sockets(tls: Tls | None, port: int, ready: Connection) -> None:
     loop.close()
 
 
-def _sender(loop: EventLoop, proved: Proved, channel: ChannelId) -> SendingChannel:
+def _sender(loop: EventLoop, proved: Proved, channel: Copy) -> SendingChannel:
     return SendingChannel(loop, proved, channel, _US, lambda: None, _broken, ordered=False, options=_OPTIONS)
 
 

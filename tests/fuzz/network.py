@@ -19,7 +19,7 @@ from snapshot.cut.wire import Decoder as Frames
 from snapshot.host.net import connection_kinds, handshake, rows_wire
 from snapshot.host.partition import last_words, stalls
 from snapshot.host.protocol.messages import Stalled
-from snapshot.ids import ChannelId
+from snapshot.ids import ChannelId, Copy
 from snapshot.operators.rows import Rows
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from tests.fuzz.decoder import Decoder, json_changed, stream, texts
@@ -147,7 +147,7 @@ NETWORK: Final[dict[str, Decoder]] = {
             for one in (
                 connection_kinds.ControlOf("w"),
                 connection_kinds.CommandOf("c"),
-                connection_kinds.ChannelOf(CHANNEL, WE),
+                connection_kinds.ChannelOf(Copy(CHANNEL), WE),
             )
         ],
         (connection_kinds.UnusableKind,),

@@ -19,7 +19,7 @@ from snapshot.epochs.coordinator_events import RollBack
 from snapshot.fail_points import reached
 from snapshot.host.net.event_loop import Background, EventLoop, Timer
 from snapshot.host.protocol.messages import AssignSplits, Deploy, Hello, StandDown
-from snapshot.ids import TransactionId
+from snapshot.ids import Member, TransactionId
 from snapshot.program.plan import ToSink
 from snapshot.program.source import Available, Resuming, Source
 from snapshot.tree.frozen_json import Json
@@ -91,7 +91,7 @@ class AttemptRun:
         named = transactions_in(manifest)
         for uid, sink in sinks_of(settings.plan).items():
             self._recover(uid, self._recovery_of(sink, named.get(uid, frozenset())))
-        peers = tuple(hello.address for hello in chosen)
+        peers = {Member(Partition(index)): hello.address for index, hello in enumerate(chosen)}
         for hello, (index, role) in zip(chosen, enumerate(roles), strict=True):
             self._workers.send(
                 hello.worker,
@@ -99,7 +99,8 @@ class AttemptRun:
                     self.incarnation,
                     settings.job,
                     epoch,
-                    Partition(index),
+                    Member(Partition(index)),
+                    len(roles),
                     peers,
                     settings.pickled_plan,
                     role,

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from snapshot.cut.aligner import Aborted, Aligner, AlignerInstruction, AlignmentTimedOut, Triggered
 from snapshot.cut.frames import Frame
-from snapshot.ids import ChannelId
+from snapshot.ids import ChannelId, Copy
 from statebackend.ids import Epoch
 
 _FOR_MARKERS: Final = 4
@@ -23,10 +23,10 @@ Said = Triggered | AlignmentTimedOut | Aborted
 
 @dataclass(frozen=True, slots=True)
 class Gating:
-    """The channels not to read from now, and those to read from again."""
+    """The ways of channels not to read from now, and those to read from again."""
 
-    pause: Collection[ChannelId]
-    resume: Collection[ChannelId]
+    pause: Collection[Copy]
+    resume: Collection[Copy]
 
 
 _AS_BEFORE: Final = Gating((), ())
@@ -35,7 +35,7 @@ _AS_BEFORE: Final = Gating((), ())
 class Inlet(Protocol):
     """The inputs of one stage in one attempt. The caller carries out instructions in order, before the next call."""
 
-    def arrived(self, channel: ChannelId, frame: Frame) -> Sequence[AlignerInstruction]:
+    def arrived(self, copy: Copy, frame: Frame) -> Sequence[AlignerInstruction]:
         """Take a frame that has come in."""
 
     def told(self, said: Said) -> Sequence[AlignerInstruction]:
@@ -59,8 +59,8 @@ class Inlet(Protocol):
     def unreached(self, epoch: Epoch) -> Collection[ChannelId]:
         """Return the channels whose marker is awaited, if the epoch is not cut yet."""
 
-    def gating(self, channels: Iterable[ChannelId]) -> Gating:
-        """Return which of these channels are to be read no more, and which again."""
+    def gating(self, copies: Iterable[Copy]) -> Gating:
+        """Return from which of these ways nothing is to be read now, and from which again."""
 
     @property
     def queued_bytes(self) -> int:
@@ -77,7 +77,10 @@ the epoch that the attempt starts from, and how many bytes may be queued, about.
 
 
 class ArrivalInlet(Aligner):
-    """Takes frames as they come: channels that have something take turns. About `most` bytes may be queued."""
+    """Takes frames as they come, of channels with one sender each: those that have something take turns.
+
+    About `most` bytes may be queued.
+    """
 
     def __init__(
         self, channels: Collection[ChannelId], ordered: Iterable[ChannelId], restored: Epoch, most: int
@@ -86,9 +89,9 @@ class ArrivalInlet(Aligner):
         self._most = most
         self._paused: set[ChannelId] = set()
 
-    def arrived(self, channel: ChannelId, frame: Frame) -> Sequence[AlignerInstruction]:
+    def arrived(self, copy: Copy, frame: Frame) -> Sequence[AlignerInstruction]:
         """Take a frame that has come in."""
-        return self._arrived(channel, frame)
+        return self._arrived(copy.channel, frame)
 
     def told(self, said: Said) -> Sequence[AlignerInstruction]:
         """Take what was said of an epoch."""
@@ -98,7 +101,7 @@ class ArrivalInlet(Aligner):
         """Go on to the next frame."""
         return self._proceed()
 
-    def gating(self, channels: Iterable[ChannelId]) -> Gating:
+    def gating(self, copies: Iterable[Copy]) -> Gating:
         """Read no more from channels that an alignment holds back, and from none while too much is queued.
 
         A marker that overtakes would wait behind what is not read, so where one is awaited several times as much may
@@ -106,14 +109,14 @@ class ArrivalInlet(Aligner):
         """
         held, awaited, read_on, queued = self.held_back, self.awaited, self.idle, self.queued_bytes
         pause, resume = [], []
-        for channel in channels:
-            paused = channel in self._paused
+        for copy in copies:
+            channel, paused = copy.channel, copy.channel in self._paused
             most = self._most * (_FOR_MARKERS if channel in awaited else 1)
             wanted = channel not in held and (read_on or queued < (most // 2 if paused else most))
             if wanted and paused:
                 self._paused.discard(channel)
-                resume.append(channel)
+                resume.append(copy)
             elif not wanted and not paused:
                 self._paused.add(channel)
-                pause.append(channel)
+                pause.append(copy)
         return Gating(pause, resume) if pause or resume else _AS_BEFORE

@@ -6,7 +6,7 @@ before; what comes after that is closed as it comes. State is opened at the same
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,16 +18,16 @@ from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.net.handshake_io import Proved
 from snapshot.host.net.tls import TlsSide
 from snapshot.host.protocol.messages import Deploy, Failed, FailureKind
-from snapshot.ids import ChannelId
+from snapshot.ids import ChannelId, Copy, Member
 from snapshot.program.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """All that a partition needs to begin: a connection for each channel from and to another partition."""
+    """All that a member needs to begin: a connection for each channel from and to another one."""
 
-    outgoing: dict[ChannelId, Proved]
-    incoming: dict[ChannelId, Proved]
+    outgoing: dict[Copy, Proved]
+    incoming: dict[Copy, Proved]
 
 
 class ChannelSetup:
@@ -48,33 +48,33 @@ class ChannelSetup:
         self._on_failed = on_failed
         self._connections = Connections({}, {})
         self._over = False
-        self._expected_out, self._expected_in = _channels(plan, deploy)
+        self._expected_out, self._expected_in = _copies(plan, deploy)
         self._connecting = {
-            channel: Connector(
+            copy: Connector(
                 loop,
-                deploy.peers[channel.receiver],
+                deploy.peers[copy.receiver],
                 secret,
-                ChannelOf(channel, deploy.incarnation),
-                partial(self._connected, channel),
+                ChannelOf(copy, deploy.incarnation),
+                partial(self._connected, copy),
                 self._not_connected,
                 seconds=deploy.options.connect_timeout / 1000,
                 tls=tls,
             )
-            for channel in self._expected_out
+            for copy in self._expected_out
         }
         loop.call_soon(self._ready_if_all_is_there)
 
-    def accept(self, channel: ChannelId, proved: Proved) -> None:
-        """Take a channel that ends here and that another partition has connected."""
-        if self._over or channel not in self._expected_in:
+    def accept(self, copy: Copy, proved: Proved) -> None:
+        """Take a channel that ends here and that another process has connected."""
+        if self._over or copy not in self._expected_in:
             proved.sock.close()
             return
-        self._connections.incoming[channel] = proved
+        self._connections.incoming[copy] = proved
         self._ready_if_all_is_there()
 
-    def expects(self, channel: ChannelId) -> bool:
-        """True if this channel ends here and is not connected yet."""
-        return channel in self._expected_in and channel not in self._connections.incoming
+    def expects(self, copy: Copy) -> bool:
+        """True if this way of a channel ends here and is not connected yet."""
+        return copy in self._expected_in and copy not in self._connections.incoming
 
     def close(self) -> None:
         """Give the set-up up, and close all connections that were opened for it."""
@@ -86,8 +86,8 @@ class ChannelSetup:
         for proved in (*self._connections.outgoing.values(), *self._connections.incoming.values()):
             proved.sock.close()
 
-    def _connected(self, channel: ChannelId, proved: Proved) -> None:
-        self._connections.outgoing[channel] = proved
+    def _connected(self, copy: Copy, proved: Proved) -> None:
+        self._connections.outgoing[copy] = proved
         self._ready_if_all_is_there()
 
     def _not_connected(self, reason: str) -> None:
@@ -108,10 +108,24 @@ class ChannelSetup:
             self._on_ready(connections)
 
 
-def _channels(plan: Plan, deploy: Deploy) -> tuple[set[ChannelId], set[ChannelId]]:
-    """Return the channels to other partitions that begin here, and those from other partitions that end here."""
+def copies(channel: ChannelId, peers: Collection[Member], own: Member) -> tuple[Copy, ...]:
+    """Return the ways of a channel that begin or end in a member: to itself alone, or else from or to all others."""
+    sender, receiver = channel.sender, channel.receiver
+    if sender == receiver:
+        return (Copy(channel, own.replica, own.replica),)
+    if sender == own.partition:
+        return tuple(Copy(channel, own.replica, peer.replica) for peer in peers if peer.partition == receiver)
+    return tuple(Copy(channel, peer.replica, own.replica) for peer in peers if peer.partition == sender)
+
+
+def _copies(plan: Plan, deploy: Deploy) -> tuple[set[Copy], set[Copy]]:
+    """Return the ways of channels that begin here and end in other partitions, and of those the other way round."""
     own, parallelism = deploy.partition, deploy.parallelism
     edges = [edge for stage in plan.stages for edge in stage.edges]
-    outgoing = {edge.channel(own, to) for edge in edges for to in edge.receivers(own, parallelism) if to != own}
-    incoming = {edge.channel(by, own) for edge in edges for by in edge.senders(own, parallelism) if by != own}
+    begin = [edge.channel(own, to) for edge in edges for to in edge.receivers(own, parallelism) if to != own]
+    end = [edge.channel(by, own) for edge in edges for by in edge.senders(own, parallelism) if by != own]
+    outgoing, incoming = (
+        {copy for channel in channels for copy in copies(channel, deploy.peers, deploy.member)}
+        for channels in (begin, end)
+    )
     return outgoing, incoming

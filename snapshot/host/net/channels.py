@@ -25,11 +25,11 @@ from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.net.handshake_io import Proved
 from snapshot.host.net.liveness import break_if_silent
 from snapshot.host.protocol.options import HostOptions
-from snapshot.ids import ChannelId
+from snapshot.ids import Copy
 from statebackend import means
 from statebackend.ids import Incarnation
 
-OnFrame = Callable[[ChannelId, Frame], object]
+OnFrame = Callable[[Copy, Frame], object]
 Tap = Callable[[Frame], object]
 
 _EAGER: Final = 64 << 10
@@ -86,7 +86,7 @@ class SendingChannel:
         self,
         loop: EventLoop,
         proved: Proved,
-        channel: ChannelId,
+        copy: Copy,
         incarnation: Incarnation,
         on_drained: Callable[[], object],
         on_broken: Callable[[str], object],
@@ -95,7 +95,7 @@ class SendingChannel:
         options: HostOptions,
         tap: Tap | None = None,
     ) -> None:
-        self.id = channel
+        self.copy, self.id = copy, copy.channel
         self._loop = loop
         self._sock = sock = proved.sock
         self._on_broken = on_broken
@@ -245,19 +245,19 @@ class ReceivingChannel:
         self,
         loop: EventLoop,
         proved: Proved,
-        channel: ChannelId,
+        copy: Copy,
         incarnation: Incarnation,
         on_frame: OnFrame,
         on_broken: Callable[[str], object],
         *,
         options: HostOptions,
     ) -> None:
-        self.id = channel
+        self.copy, self.id = copy, copy.channel
         self._loop = loop
         self._sock = sock = proved.sock
         self._on_frame = on_frame
         self._on_broken = on_broken
-        self._decoder = Decoder(str(channel), incarnation, options.max_frame, proved.seals)
+        self._decoder = Decoder(str(copy), incarnation, options.max_frame, proved.seals)
         self._frames: deque[Frame] = deque()  # that came with the one at which we were paused
         self._writer = RecordWriter(proved.seals)
         self._unsaid = b""
@@ -332,7 +332,7 @@ class ReceivingChannel:
                 self._fail(f"{type(frame).__name__} came behind the end")
                 return
             self._ended = isinstance(frame, End)
-            self._on_frame(self.id, frame)
+            self._on_frame(self.copy, frame)
 
     def _read(self) -> None:
         left, size, room = _PER_TURN, len(self._loop.scratch), len(self._loop.scratch)
@@ -391,7 +391,7 @@ class LocalChannel:
     def __init__(
         self,
         loop: EventLoop,
-        channel: ChannelId,
+        copy: Copy,
         on_frame: OnFrame,
         on_drained: Callable[[], object],
         *,
@@ -399,7 +399,7 @@ class LocalChannel:
         options: HostOptions,
         tap: Tap | None = None,
     ) -> None:
-        self.id = channel
+        self.copy, self.id = copy, copy.channel
         self.was_forged = False
         self._loop = loop
         self._on_frame = on_frame
@@ -458,7 +458,7 @@ class LocalChannel:
             waiting.sank(before)
             if self._tap is not None:
                 self._tap(frame)
-            self._on_frame(self.id, frame)
+            self._on_frame(self.copy, frame)
         self._soon()
 
 

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
-from snapshot.ids import ChannelId
+from snapshot.ids import ChannelId, Copy, Replica
 from statebackend.errors import JobError
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 
@@ -54,13 +54,13 @@ class LastWordsOf:
 
 @dataclass(frozen=True, slots=True)
 class ChannelOf:
-    """The frames of a channel, from its sender to its receiver, in one attempt."""
+    """The frames of a channel, from a process to another, in one attempt."""
 
-    channel: ChannelId
+    copy: Copy
     incarnation: Incarnation
 
     def __str__(self) -> str:
-        return f"channel {self.channel} of {self.incarnation}"
+        return f"channel {self.copy} of {self.incarnation}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,9 @@ def kind_bytes(kind: ConnectionKind) -> bytes:
             fields = ["last words", worker]
         case CommandOf(name):
             fields = ["command", name]
-        case ChannelOf(ChannelId(source, target, sender, receiver, port), Incarnation(generation, attempt)):
-            fields = ["channel", source, target, sender, receiver, port, generation, attempt]
+        case ChannelOf(Copy(channel, sent_by, heard_by), Incarnation(generation, attempt)):
+            ends = (channel.source, channel.target, channel.sender, channel.receiver, channel.port)
+            fields = ["channel", *ends, sent_by, heard_by, generation, attempt]
     result = json.dumps(fields).encode()
     if len(result) > MAX_KIND:
         raise UnusableKind(f"{kind}: its {len(result)} bytes are more than {MAX_KIND}; use shorter names")
@@ -111,10 +112,11 @@ def parse_kind(sent: bytes) -> ConnectionKind:
             return LastWordsOf(worker)
         case ["command", str(name)]:
             return CommandOf(name)
-        case ["channel", str(source), str(target), *numbers] if len(numbers) == 5:
-            sender, receiver, port, generation, attempt = (_number(number) for number in numbers)
+        case ["channel", str(source), str(target), *numbers] if len(numbers) == 7:
+            sender, receiver, port, sent_by, heard_by, generation, attempt = (_number(number) for number in numbers)
             channel = ChannelId(Uid(source), Uid(target), Partition(sender), Partition(receiver), port)
-            return ChannelOf(channel, Incarnation(Generation(generation), Attempt(attempt)))
+            copy = Copy(channel, Replica(sent_by), Replica(heard_by))
+            return ChannelOf(copy, Incarnation(Generation(generation), Attempt(attempt)))
         case _:
             raise UnusableKind(f"{sent[:100]!r} is no kind of a connection")
 

@@ -58,7 +58,7 @@ from snapshot.host.protocol.messages import (
     TriggerEpoch,
     WantsSplit,
 )
-from snapshot.ids import ChannelId, TransactionId
+from snapshot.ids import ChannelId, Copy, TransactionId
 from snapshot.program.plan import Plan, Stage, ToSink
 from snapshot.program.sink import SinkContext
 from statebackend import means
@@ -182,7 +182,7 @@ class PartitionAttempt:
 
         def writing() -> SinkRun:
             return SinkRun(
-                SinkIdentity(deploy.job, uid, deploy.incarnation, deploy.partition),
+                SinkIdentity(deploy.job, uid, deploy.incarnation, deploy.partition, deploy.member.replica),
                 target.sink.open(context),
                 deploy.roles.get(uid, NOTHING).committables,
                 deploy.epoch,
@@ -199,10 +199,10 @@ class PartitionAttempt:
         """Return the channels that end in this partition."""
         return tuple(self._stage_of)
 
-    def connect(self, gates: Mapping[ChannelId, ReceivingEnd]) -> None:
+    def connect(self, gates: Mapping[Copy, ReceivingEnd]) -> None:
         """Take the receiving ends of all channels."""
-        for run in self._stages:
-            run.inputs.connect({channel: gates[channel] for channel in run.inputs.channels})
+        for copy, gate in gates.items():
+            self._stage_of[copy.channel].inputs.connect({copy: gate})
 
     def begin(self) -> None:
         """Commit what the epoch carries, process what was in flight, then go on; keyed operators when they are open."""
@@ -302,22 +302,22 @@ class PartitionAttempt:
 
     # --- frames and turns ---------------------------------------------------------------------------------------------
 
-    def arrived(self, channel: ChannelId, frame: Frame) -> None:
+    def arrived(self, copy: Copy, frame: Frame) -> None:
         """Take a frame of this attempt."""
-        run = self._stage_of[channel]
+        run = self._stage_of[copy.channel]
         self._at = run.uid
-        self._guarded(lambda: run.arrived(channel, frame))
+        self._guarded(lambda: run.arrived(copy, frame))
         self._poke()
 
     def drained(self) -> None:
         """Go on, as a channel that was full has room again."""
         self._poke()
 
-    def channel_broken(self, channel: ChannelId, reason: str, *, forged: bool = False) -> None:
+    def channel_broken(self, copy: Copy, reason: str, *, forged: bool = False) -> None:
         """Fail the attempt because a channel broke; `forged` if its bytes were changed on the way."""
         if not self._closed:
             self._at = None
-            self.fail(FailureKind.FORGED if forged else FailureKind.CHANNEL, f"channel {channel}: {reason}")
+            self.fail(FailureKind.FORGED if forged else FailureKind.CHANNEL, f"channel {copy}: {reason}")
 
     def woken(self) -> None:
         """Go on, as something in the background has come to an end; any thread may call this."""

@@ -35,7 +35,7 @@ from snapshot.epochs.transaction_events import (
 from snapshot.epochs.transactions import Transactions
 from snapshot.fail_points import reached
 from snapshot.host.net.event_loop import Background, EventLoop
-from snapshot.ids import JobId, TransactionId
+from snapshot.ids import ONLY, JobId, Replica, TransactionId, numbered_from
 from snapshot.operators.rows import Rows
 from snapshot.program.sink import CommitAnswer, CommitsTogether, HoldsRows, Sealed, SinkWriter, UnusableOutput
 from snapshot.tree.manifest import CommitPayload
@@ -63,6 +63,7 @@ class SinkIdentity:
     uid: Uid
     incarnation: Incarnation
     partition: Partition
+    replica: Replica = ONLY
 
 
 class Output(Protocol):
@@ -118,6 +119,7 @@ class SinkRun:
             identity.partition,
             restored=[one for one in restored if not one.payload.held],
             restored_epoch=restored_epoch,
+            first=numbered_from(identity.replica),
         )
 
     def begin(self) -> None:

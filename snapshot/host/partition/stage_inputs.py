@@ -22,7 +22,7 @@ from snapshot.host.net.rows_wire import RowsWire
 from snapshot.host.partition.channel_state import recalled
 from snapshot.host.partition.opening import StatePlacement
 from snapshot.host.partition.stage_clock import StageClock
-from snapshot.ids import ChannelId
+from snapshot.ids import ChannelId, Copy
 from snapshot.operators.rows import Rows, keys_in
 from snapshot.program.plan import Edge, Exchange
 from statebackend.ids import NO_EPOCH, Epoch, Uid
@@ -86,7 +86,7 @@ class StageInputs:
         self._timed = frozenset(channel for channel, place in self._inputs.items() if place.edge.timed)
         self._watermarks = Watermarks(self._timed, going_on(placement.role.watermark))
         self._gathering = RowGatherer[Input](take, placement.options.batch_rows, self._taken)
-        self._gates: dict[ChannelId, ReceivingEnd] = {}
+        self._gates: dict[Copy, ReceivingEnd] = {}
         self._allowances = Allowances(tuple(self._inputs))
         self._backlog_since: float | None = None
         self._taken_back: dict[ChannelId, int] = {}  # what no sender of this attempt has sent
@@ -112,7 +112,7 @@ class StageInputs:
 
     # --- beginning ------------------------------------------------------------------------------------------------
 
-    def connect(self, gates: Mapping[ChannelId, ReceivingEnd]) -> None:
+    def connect(self, gates: Mapping[Copy, ReceivingEnd]) -> None:
         """Take the receiving ends of the channels."""
         self._gates.update(gates)
 
@@ -149,11 +149,11 @@ class StageInputs:
 
     # --- what comes, and in which order it is taken ---------------------------------------------------------------
 
-    def arrived(self, channel: ChannelId, frame: Frame) -> Sequence[AlignerInstruction]:
+    def arrived(self, copy: Copy, frame: Frame) -> Sequence[AlignerInstruction]:
         """Take a frame that has come in on a channel."""
         if self._backlog_since is None:
             self._backlog_since = self._clock.monotonic()
-        return self.inlet.arrived(channel, frame)
+        return self.inlet.arrived(copy, frame)
 
     # --- rows -----------------------------------------------------------------------------------------------------
 
@@ -203,10 +203,10 @@ class StageInputs:
     def govern(self) -> None:
         """Read from those channels alone whose frames are wanted now."""
         gating = self.inlet.gating(self._gates)
-        for channel in gating.pause:
-            self._gates[channel].pause()
-        for channel in gating.resume:
-            self._gates[channel].resume()
+        for copy in gating.pause:
+            self._gates[copy].pause()
+        for copy in gating.resume:
+            self._gates[copy].resume()
 
     def account(self, *, busy: bool) -> None:
         """Note how long the rows that came took, and tell the senders what they may send; `busy` if more is to do."""
@@ -218,10 +218,11 @@ class StageInputs:
             self._allow()
 
     def _allow(self) -> None:
-        for channel, allowance in self._allowances.news().items():
-            gate = self._gates.get(channel)
-            if gate is not None:
-                gate.allow(allowance)
+        news = self._allowances.news()
+        if news:
+            for copy, gate in self._gates.items():
+                if copy.channel in news:
+                    gate.allow(news[copy.channel])
 
     def _taken(self, channel: ChannelId, rows: int) -> None:
         back = min(rows, self._taken_back.get(channel, 0))

@@ -26,7 +26,7 @@ from snapshot.host.partition.stage_outputs import StageOutputs
 from snapshot.host.partition.stage_source import Pacing
 from snapshot.host.partition.stage_time import StageTime
 from snapshot.host.protocol.messages import StageFigures
-from snapshot.ids import ChannelId
+from snapshot.ids import ChannelId, Copy
 from snapshot.operators.rows import Rows
 from snapshot.program.plan import Stage, Step
 from statebackend.ids import Attempt, Epoch, Uid
@@ -101,9 +101,9 @@ class StageRun:
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 
-    def arrived(self, channel: ChannelId, frame: Frame) -> None:
-        """Take a frame that has come in on a channel."""
-        self._do(self.inputs.arrived(channel, frame))
+    def arrived(self, copy: Copy, frame: Frame) -> None:
+        """Take a frame that has come in on a channel, from one of its senders."""
+        self._do(self.inputs.arrived(copy, frame))
 
     def triggered(self, marker: Marker, *, then_pause: bool) -> None:
         """Begin an epoch that the coordinator has triggered."""

@@ -1,7 +1,7 @@
 """The files that one partition writes into the job's tree: each under a name that was never used and never will be.
 
-Invariant: names carry the incarnation and the partition, and a number that rises over all that the partition
-writes in it; so a process that wakes up late overwrites nothing.
+Invariant: names carry the incarnation and the partition, and a number that rises over all that one of its
+replicas writes in it; so a process that wakes up late overwrites nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from snapshot.ids import ONLY, Replica, numbered_from
 from snapshot.tree.layout import Content, SharedFile, path_of
 from snapshot.tree.manifest import StoredFile
 from statebackend.backends.backend import DamagedFile
@@ -23,13 +24,15 @@ _ALGORITHM: Final = "sha256"
 
 
 class TreeFiles:
-    """Names and storage for one partition in one attempt. Threads may share it, as they may the store."""
+    """Names and storage for one member in one attempt. Threads may share it, as they may the store."""
 
-    def __init__(self, store: BlobStore, incarnation: Incarnation, partition: Partition) -> None:
+    def __init__(
+        self, store: BlobStore, incarnation: Incarnation, partition: Partition, replica: Replica = ONLY
+    ) -> None:
         self._store = store
         self._incarnation = incarnation
         self._partition = partition
-        self._numbers = count(1)
+        self._numbers = count(numbered_from(replica) + 1)
 
     def state_name(self) -> str:
         """Return a new path for a file of keyed state."""

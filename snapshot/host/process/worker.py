@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from os import environ, write
 from pathlib import Path
@@ -26,7 +26,7 @@ from snapshot.cut.frames import Frame
 from snapshot.fail_points import reached
 from snapshot.host.faults.crash_points import crashing
 from snapshot.host.faults.injector import Faults, Line
-from snapshot.host.net.channel_setup import ChannelSetup, Connections
+from snapshot.host.net.channel_setup import ChannelSetup, Connections, copies
 from snapshot.host.net.channels import LocalChannel, ReceivingChannel, SendingChannel
 from snapshot.host.net.connection_kinds import ChannelOf, ConnectionKind, ControlOf, LastWordsOf
 from snapshot.host.net.connector import Connector
@@ -73,7 +73,7 @@ from snapshot.host.protocol.messages import (
 )
 from snapshot.host.protocol.options import use_storage
 from snapshot.host.wiring import stage_parts
-from snapshot.ids import ChannelId
+from snapshot.ids import ChannelId, Copy, Member
 from snapshot.program.pickling import loads
 from snapshot.program.plan import Plan
 from statebackend import means
@@ -97,6 +97,9 @@ _SWITCH: Final = 0.0005
 _COLLECT: Final = (50_000, 20, 100)
 """The thresholds of Python's collector. With its own, looking again and again through a million cached values takes a
 third of a process's time."""
+
+
+_Sending = SendingChannel | LocalChannel
 
 
 class DriverLost(JobError):
@@ -128,7 +131,7 @@ class Worker:
         self._loop_watch = LoopWatch(self._loop, means.get_ident(), self._at_work)
         self._faults = Faults(self._loop, self._lines, self._hush, self._take_early)
         self._incarnation = _NEVER
-        self._peers: tuple[Address, ...] = ()
+        self._peers: Mapping[Member, Address] = {}
         self._store: tuple[str, BlobStore] | None = None
         self._follower: Follower | None = None
         self._opening: StateOpener | None = None
@@ -266,17 +269,17 @@ class Worker:
             return "this port takes channels only"
         if kind.incarnation < self._incarnation:
             return f"incarnation {kind.incarnation} is over; this is {self._incarnation}"
-        if kind.incarnation == self._incarnation and (self._setup is None or not self._setup.expects(kind.channel)):
+        if kind.incarnation == self._incarnation and (self._setup is None or not self._setup.expects(kind.copy)):
             return "this channel is not expected here, or is connected already"
         return ""
 
     def _on_connection(self, proved: Proved, kind: ConnectionKind, _peer: str) -> None:
         assert isinstance(kind, ChannelOf)
         current = kind.incarnation == self._incarnation
-        if kind.incarnation > self._incarnation or (current and self._faults.is_cut(self._peers[kind.channel.sender])):
+        if kind.incarnation > self._incarnation or (current and self._faults.is_cut(self._peers[kind.copy.sender])):
             self._early.append((kind, proved))
         elif current and self._setup is not None:
-            self._setup.accept(kind.channel, proved)
+            self._setup.accept(kind.copy, proved)
         else:
             proved.sock.close()
 
@@ -292,9 +295,9 @@ class Worker:
         for channel in self._channels:
             match channel:
                 case SendingChannel():
-                    yield Line(self._peers[channel.id.receiver], channel)
+                    yield Line(self._peers[channel.copy.receiver], channel)
                 case ReceivingChannel():
-                    yield Line(self._peers[channel.id.sender], channel)
+                    yield Line(self._peers[channel.copy.sender], channel)
                 case LocalChannel():
                     pass
 
@@ -377,7 +380,7 @@ class Worker:
             self._fail(deploy, error, FailureKind.UNUSABLE)
             return
         store = self._store_at(deploy.store, deploy.options.store_timeout / 1000)
-        files = TreeFiles(store, deploy.incarnation, deploy.partition)
+        files = TreeFiles(store, deploy.incarnation, deploy.partition, deploy.member.replica)
         placements = {stage.uid: placement_of(stage.uid, deploy, plan, files, store) for stage in plan.stages}
         self._opening = StateOpener(
             deploy,
@@ -449,9 +452,9 @@ class Worker:
     ) -> None:
         self._setup = None
         sending = self._sending(deploy, plan, connections)
-        parts, ends = stage_parts(deploy.wiring), {channel: (end,) for channel, end in sending.items()}
+        parts = stage_parts(deploy.wiring)
         try:
-            attempt = PartitionAttempt(deploy, plan, files, placements, ends, parts, self._environment)
+            attempt = PartitionAttempt(deploy, plan, files, placements, sending, parts, self._environment)
         except BaseException as error:
             self._close_channels()
             for proved in connections.incoming.values():
@@ -469,75 +472,74 @@ class Worker:
         for message in said:
             attempt.told(message)
 
-    def _sending(
-        self, deploy: Deploy, plan: Plan, connections: Connections
-    ) -> dict[ChannelId, SendingChannel | LocalChannel]:
-        """Make the sending end of every channel that begins here."""
-        ends: dict[ChannelId, SendingChannel | LocalChannel] = {}
+    def _sending(self, deploy: Deploy, plan: Plan, connections: Connections) -> dict[ChannelId, list[_Sending]]:
+        """Make the sending ends of every channel that begins here."""
+        ends: dict[ChannelId, list[_Sending]] = {}
         own = deploy.partition
         for edge in (edge for stage in plan.stages for edge in stage.edges):
             for receiver in edge.receivers(own, deploy.parallelism):
                 channel = edge.channel(own, receiver)
-                broken = partial(self._broken, deploy.incarnation, channel)
-                if receiver == own:
-                    arrived = partial(self._arrived, deploy.incarnation)
-                    ends[channel] = LocalChannel(
-                        self._loop, channel, arrived, self._drained, ordered=edge.ordered, options=deploy.options
-                    )
-                else:
-                    ends[channel] = SendingChannel(
-                        self._loop,
-                        connections.outgoing[channel],
-                        channel,
-                        deploy.incarnation,
-                        self._drained,
-                        broken,
-                        ordered=edge.ordered,
-                        options=deploy.options,
-                    )
-        self._channels += ends.values()
+                ends[channel] = [
+                    self._sending_end(deploy, copy, connections, ordered=edge.ordered)
+                    for copy in copies(channel, deploy.peers, deploy.member)
+                ]
+                self._channels += ends[channel]
         return ends
+
+    def _sending_end(self, deploy: Deploy, copy: Copy, connections: Connections, *, ordered: bool) -> _Sending:
+        if copy.receiver == deploy.member:
+            arrived = partial(self._arrived, deploy.incarnation)
+            return LocalChannel(self._loop, copy, arrived, self._drained, ordered=ordered, options=deploy.options)
+        return SendingChannel(
+            self._loop,
+            connections.outgoing[copy],
+            copy,
+            deploy.incarnation,
+            self._drained,
+            partial(self._broken, deploy.incarnation, copy),
+            ordered=ordered,
+            options=deploy.options,
+        )
 
     def _receiving(
         self,
         deploy: Deploy,
         connections: Connections,
         attempt: PartitionAttempt,
-        sending: dict[ChannelId, SendingChannel | LocalChannel],
-    ) -> dict[ChannelId, ReceivingChannel | LocalChannel]:
-        """Make the receiving end of every channel that ends here."""
-        ends: dict[ChannelId, ReceivingChannel | LocalChannel] = {}
-        for channel in attempt.channels:
-            local = sending.get(channel)
-            if isinstance(local, LocalChannel):
-                ends[channel] = local
+        sending: Mapping[ChannelId, Sequence[_Sending]],
+    ) -> dict[Copy, ReceivingChannel | LocalChannel]:
+        """Make the receiving ends of every channel that ends here."""
+        local = {end.copy: end for some in sending.values() for end in some if isinstance(end, LocalChannel)}
+        ends: dict[Copy, ReceivingChannel | LocalChannel] = {}
+        for copy in (copy for channel in attempt.channels for copy in copies(channel, deploy.peers, deploy.member)):
+            if copy in local:
+                ends[copy] = local[copy]
                 continue
-            broken = partial(self._broken, deploy.incarnation, channel)
             end = ReceivingChannel(
                 self._loop,
-                connections.incoming[channel],
-                channel,
+                connections.incoming[copy],
+                copy,
                 deploy.incarnation,
                 partial(self._arrived, deploy.incarnation),
-                broken,
+                partial(self._broken, deploy.incarnation, copy),
                 options=deploy.options,
             )
             self._channels.append(end)
-            ends[channel] = end
+            ends[copy] = end
         return ends
 
-    def _arrived(self, incarnation: Incarnation, channel: ChannelId, frame: Frame) -> None:
+    def _arrived(self, incarnation: Incarnation, copy: Copy, frame: Frame) -> None:
         if self._attempt is not None and incarnation == self._incarnation:
-            self._attempt.arrived(channel, frame)
+            self._attempt.arrived(copy, frame)
 
     def _drained(self) -> None:
         if self._attempt is not None:
             self._attempt.drained()
 
-    def _broken(self, incarnation: Incarnation, channel: ChannelId, reason: str) -> None:
+    def _broken(self, incarnation: Incarnation, copy: Copy, reason: str) -> None:
         if self._attempt is not None and incarnation == self._incarnation:
-            forged = any(end.id == channel and end.was_forged for end in self._channels)
-            self._attempt.channel_broken(channel, reason, forged=forged)
+            forged = any(end.copy == copy and end.was_forged for end in self._channels)
+            self._attempt.channel_broken(copy, reason, forged=forged)
 
     def _stand_down(self) -> None:
         """Give up the attempt, or the way into one; open state is at hand then."""

@@ -15,7 +15,7 @@ from snapshot.cut.frames import Marker, Watermark
 from snapshot.epochs.transaction_events import Committable
 from snapshot.host.protocol.options import Following, HostOptions
 from snapshot.host.protocol.wiring import Wiring
-from snapshot.ids import JobId, TransactionId
+from snapshot.ids import JobId, Member, TransactionId
 from snapshot.tree.frozen_json import Json, JsonLike
 from snapshot.tree.manifest import ChannelState, CommitPayload, SubtaskSnapshot
 from statebackend.files import FileSet
@@ -375,9 +375,9 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Deploy:
-    """Take this partition's role from `epoch` on, or from the beginning if that is None; drop whatever you do now.
+    """Take the role of this member from `epoch` on, or from the beginning if that is None; drop whatever you do now.
 
-    `plan` is a pickled `Plan`, `peers` has the address of each partition, and `roles` one for each operator of the
+    `plan` is a pickled `Plan`, `peers` has the address of each member, and `roles` one for each operator of the
     plan; a keyed operator's has a file set of the partition's key groups. `store` is the URI of the job's tree,
     `local` the folder for files of this job on the process's host; empty for the one in the folder of its user.
     """
@@ -385,8 +385,10 @@ class Deploy:
     incarnation: Incarnation
     job: JobId
     epoch: Epoch | None
-    partition: Partition
-    peers: tuple[Address, ...]
+    member: Member
+    parallelism: int
+    """The number of partitions."""
+    peers: Mapping[Member, Address]
     plan: bytes
     roles: Mapping[Uid, Role]
     wiring: Wiring
@@ -401,9 +403,9 @@ class Deploy:
     """`StageFigures.window` of this partition's stages in earlier attempts, for the time until their state is open."""
 
     @property
-    def parallelism(self) -> int:
-        """Return how many partitions there are."""
-        return len(self.peers)
+    def partition(self) -> Partition:
+        """Return the partition of the role."""
+        return self.member.partition
 
 
 @dataclass(frozen=True, slots=True)

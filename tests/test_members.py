@@ -1,0 +1,70 @@
+"""Members: processes with one partition have ways to the others, and names for what they write, of their own."""
+
+from __future__ import annotations
+
+from secrets import token_hex
+
+import pyarrow as pa
+import pytest
+
+from snapshot.epochs.transaction_events import Begin, parse_transaction_id
+from snapshot.epochs.transactions import Transactions
+from snapshot.host.net.channel_setup import copies
+from snapshot.host.net.connection_kinds import ChannelOf, kind_bytes, parse_kind
+from snapshot.host.partition.tree_files import TreeFiles
+from snapshot.ids import ChannelId, Copy, JobId, Member, Replica, numbered_from
+from snapshot.tree.manifest import CommitPayload
+from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
+from statebackend.stores.memory_store import MemoryStore
+
+INCARNATION = Incarnation(Generation(1), Attempt(2))
+MEMBERS = [Member(Partition(partition), Replica(replica)) for partition in range(2) for replica in range(3)]
+OWN = MEMBERS[1]
+
+
+def channel(sender: int, receiver: int) -> ChannelId:
+    return ChannelId(Uid("a"), Uid("b"), Partition(sender), Partition(receiver))
+
+
+def test_a_channel_to_another_partition_goes_from_every_member_to_every_member() -> None:
+    to = copies(channel(0, 1), MEMBERS, OWN)
+    by = copies(channel(1, 0), MEMBERS, OWN)
+    assert [(copy.sender, copy.receiver) for copy in to] == [(OWN, member) for member in MEMBERS[3:]]
+    assert [(copy.sender, copy.receiver) for copy in by] == [(member, OWN) for member in MEMBERS[3:]]
+
+
+def test_a_channel_within_a_partition_goes_from_a_member_to_itself_alone() -> None:
+    assert copies(channel(0, 0), MEMBERS, OWN) == (Copy(channel(0, 0), OWN.replica, OWN.replica),)
+
+
+def test_every_way_is_the_same_seen_from_both_of_its_ends() -> None:
+    ways = {
+        member: {copy for ends in ((0, 1), (1, 0)) for copy in copies(channel(*ends), MEMBERS, member)}
+        for member in MEMBERS
+    }
+    for member, own in ways.items():
+        assert own == {copy for some in ways.values() for copy in some if member in (copy.sender, copy.receiver)}
+
+
+def test_a_connection_says_which_processes_it_is_between() -> None:
+    kind = ChannelOf(Copy(channel(0, 1), Replica(2), Replica(7)), INCARNATION)
+    assert parse_kind(kind_bytes(kind)) == kind
+    assert str(kind) == f"channel a/0->b/1 from replica 2 to 7 of {INCARNATION}"
+
+
+def test_with_one_process_for_each_partition_a_way_is_called_as_its_channel_is() -> None:
+    assert str(Copy(channel(0, 1))) == "a/0->b/1"
+
+
+@pytest.mark.parametrize("replica", [0, 1, 2])
+def test_a_replica_names_files_and_transactions_by_numbers_of_its_own(replica: int) -> None:
+    files = TreeFiles(MemoryStore(token_hex(8)), INCARNATION, Partition(3), Replica(replica))
+    first = numbered_from(Replica(replica))
+    machine: Transactions[CommitPayload] = Transactions(
+        JobId("job"), Uid("out"), INCARNATION, Partition(3), first=first
+    )
+    opened = machine.begin()[0]
+    assert isinstance(opened, Begin)
+    assert parse_transaction_id(opened.transaction).n == replica * 2**32
+    assert files.state_name().endswith(f"-{replica * 2**32 + 1}.sst")
+    assert files.put(pa.py_buffer(b"rows")).path != files.put(pa.py_buffer(b"rows")).path
