@@ -8,7 +8,7 @@ A recovery is over when it has caught up and has given output, or has had the ti
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from recovery.events import Marks
@@ -24,19 +24,18 @@ _NO_OUTPUT: Final = 10_000.0
 class _Recovery:
     detected_at: float
     allowed_lag: float
-    decided: float | None = None
-    restarted: float | None = None
-    downloaded: float | None = None
-    opened: float | None = None
-    first_output: float | None = None
-    caught_up: float | None = None
+    marks: Marks = field(default_factory=Marks)
     behind: set[Partition] = field(default_factory=set)
+
+    def since(self, now: float) -> float:
+        """Return how long ago the failure was detected."""
+        return now - self.detected_at
 
     def is_over(self, now: float) -> bool:
         """True if no further mark is to be expected."""
-        if self.caught_up is None:
+        if self.marks.caught_up is None:
             return False
-        return self.first_output is not None or now - self.detected_at - self.caught_up >= _NO_OUTPUT
+        return self.marks.first_output is not None or self.since(now) - self.marks.caught_up >= _NO_OUTPUT
 
 
 class RecoveryClock:
@@ -59,14 +58,12 @@ class RecoveryClock:
     def decided(self, now: float) -> None:
         """Note when the roll-back was decided, and drop all later marks."""
         if (recovery := self._recovery) is not None:
-            recovery.decided = now - recovery.detected_at
-            recovery.restarted = recovery.downloaded = recovery.opened = None
-            recovery.first_output = recovery.caught_up = None
+            recovery.marks = Marks(decided=recovery.since(now))
 
     def restarted(self, now: float, partitions: int) -> None:
         """Note when all partitions had been given to processes."""
         if (recovery := self._recovery) is not None:
-            recovery.restarted = now - recovery.detected_at
+            recovery.marks = replace(recovery.marks, restarted=recovery.since(now))
             recovery.behind = {Partition(index) for index in range(partitions)}
 
     def restored(self, now: float, downloaded_ms: float) -> None:
@@ -74,29 +71,29 @@ class RecoveryClock:
 
         It got the role a little before all partitions had theirs, so the time of its files is cut off at `now`.
         """
-        if (recovery := self._recovery) is not None and recovery.restarted is not None:
-            downloaded = min(recovery.restarted + downloaded_ms, now - recovery.detected_at)
-            recovery.downloaded = max(recovery.downloaded or 0.0, downloaded)
+        if (recovery := self._recovery) is not None and (restarted := recovery.marks.restarted) is not None:
+            downloaded = min(restarted + downloaded_ms, recovery.since(now))
+            recovery.marks = replace(recovery.marks, downloaded=max(recovery.marks.downloaded or 0.0, downloaded))
 
     def opened(self, now: float) -> None:
         """Note when all partitions were restored."""
         if (recovery := self._recovery) is not None:
-            recovery.opened = now - recovery.detected_at
+            recovery.marks = replace(recovery.marks, opened=recovery.since(now))
 
     def first_output(self, now: float) -> None:
         """Note when the first partition gave rows to a sink."""
-        if (recovery := self._recovery) is not None and recovery.first_output is None:
-            recovery.first_output = now - recovery.detected_at
+        if (recovery := self._recovery) is not None and recovery.marks.first_output is None:
+            recovery.marks = replace(recovery.marks, first_output=recovery.since(now))
 
     def lag(self, now: float, partition: Partition, lag_ms: float) -> None:
         """Take how far a partition's sources are behind their schedule."""
         recovery = self._recovery
         if recovery is None:
             self._lags[partition] = lag_ms
-        elif recovery.opened is not None and lag_ms <= recovery.allowed_lag:
+        elif recovery.marks.opened is not None and lag_ms <= recovery.allowed_lag:
             recovery.behind.discard(partition)
-            if not recovery.behind and recovery.caught_up is None:
-                recovery.caught_up = now - recovery.detected_at
+            if not recovery.behind and recovery.marks.caught_up is None:
+                recovery.marks = replace(recovery.marks, caught_up=recovery.since(now))
 
     def over(self, now: float, *, finally_: bool = False) -> Marks | None:
         """Return the marks, once, when the recovery is over; with `finally_`, those so far of one that is under way."""
@@ -106,11 +103,4 @@ class RecoveryClock:
         if not finally_ and not recovery.is_over(now):
             return None
         self._recovery = None
-        return Marks(
-            decided=recovery.decided,
-            restarted=recovery.restarted,
-            downloaded=recovery.downloaded,
-            opened=recovery.opened,
-            first_output=recovery.first_output,
-            caught_up=recovery.caught_up,
-        )
+        return recovery.marks
