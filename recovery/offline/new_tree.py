@@ -57,7 +57,7 @@ from statebackend.errors import SavepointError
 from statebackend.ids import Attempt, Generation, Incarnation, Partition
 from statebackend.stores.fsspec_store import is_trial
 from statebackend.stores.limited_store import find_limited, open_limited
-from statebackend.stores.store import BlobNotFound, BlobStore, StoreUnavailable, UnknownOutcome
+from statebackend.stores.store import BlobNotFound, BlobStore, StoreUnavailable, UnknownOutcome, exists
 
 _SECONDS: Final = 60.0
 
@@ -114,7 +114,7 @@ class NewTree:
             nonces=(fresh_nonce(),),
             made_elsewhere=made_elsewhere,
         )
-        if _is_there(self.store, JOB):
+        if exists(self.store, JOB):
             raise _taken(self.uri)
         last = replace(self._mark, number=self._mark.number + 1, made=Made(bytes_of(self.birth), encode_summary(state)))
         if not _created(self.store, last.path, last.encoded()):
@@ -164,7 +164,7 @@ def begin(uri: str, birth: Birth, generation: Generation, verb: str, of: str = "
     mark = Mark(place.first, place.marks + 1, verb, of, generation, token_hex(16))
     if not _created(store, mark.path, mark.encoded()):
         raise _taken(uri)
-    if _is_there(store, JOB) or _first(store) != mark.first:
+    if exists(store, JOB) or _first(store) != mark.first:
         store.delete(mark.path)
         raise _taken(uri)
     store.delete(MOVED)
@@ -247,7 +247,7 @@ def _refuse_to_follow(before: Mark, uri: str, of: str, generation: Generation | 
 def _make_whole(store: BlobStore, uri: str) -> None:
     marks, first = [info.path for info in store.list(UNFINISHED)], _first(store)
     newest = newest_mark(marks, first) or newest_mark(marks, first - 1)  # its own summary may be there already
-    if newest is None or _is_there(store, JOB) or _is_there(store, MOVED):
+    if newest is None or exists(store, JOB) or exists(store, MOVED):
         return
     mark = _read_mark(store, uri, newest)
     if mark.made is not None:
@@ -296,14 +296,6 @@ def _read_mark(store: BlobStore, uri: str, path: str) -> Mark:
 
 def _first(store: BlobStore) -> int:
     return first_number(info.path for info in store.list(JOURNAL))
-
-
-def _is_there(store: BlobStore, path: str) -> bool:
-    try:
-        store.stat(path)
-    except BlobNotFound:
-        return False
-    return True
 
 
 def _taken(uri: str) -> TargetExists:

@@ -43,7 +43,7 @@ from statebackend.ids import Attempt, Epoch, Generation
 from statebackend.snapshots.transfer import Checked, copy_all
 from statebackend.stores.fsspec_store import absolute
 from statebackend.stores.limited_store import find_limited
-from statebackend.stores.store import BlobNotFound, BlobStore, StoreUnavailable
+from statebackend.stores.store import BlobStore, StoreUnavailable, exists
 
 FORK: Final = "fork"
 
@@ -345,7 +345,7 @@ def _empty(store: BlobStore) -> None:
     """Delete all that the job had, except what its journal says at last; the job is marked as moved."""
     for path in (info.path for info in store.list()):
         if isinstance(parse(path), ManifestFile | EndNoted | SharedFile) or is_mark(path):
-            if not _is_there_still(store, MOVED):
+            if not exists(store, MOVED):
                 return  # the place is in use again
             store.delete(path)
     store.remove_leftovers()
@@ -353,14 +353,6 @@ def _empty(store: BlobStore) -> None:
     state = journal.read()
     if state.moved_to:
         journal.compact(state, state.number)
-
-
-def _is_there_still(store: BlobStore, path: str) -> bool:
-    try:
-        store.stat(path)
-    except BlobNotFound:
-        return False
-    return True
 
 
 def _now() -> int:

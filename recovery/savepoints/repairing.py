@@ -51,7 +51,7 @@ from statebackend.ids import Epoch
 from statebackend.stores.fsspec_store import absolute
 from statebackend.stores.limited_store import find_limited
 from statebackend.stores.patience import Patience
-from statebackend.stores.store import BlobNotFound, BlobStore
+from statebackend.stores.store import BlobNotFound, BlobStore, exists
 
 _SECONDS: Final = 60.0
 _PATIENCE: Final = 10.0
@@ -173,7 +173,7 @@ class _Repair:
         except BirthLost:
             return _derived(self._uri, found), (f"{JOB} is missing",)
         except WrongJob as error:
-            if not _is_there(self._store, JOB):
+            if not exists(self._store, JOB):
                 raise
             return _derived(self._uri, found), (str(error),)
         foreign = sorted({one.job for one in _readable(found)} - {birth.job})
@@ -195,7 +195,7 @@ class _Repair:
             reached(fail_points.REPAIR_BEGUN)
             self._replace_journal(found, number)
         if named_anew:
-            if _is_there(store, JOB):
+            if exists(store, JOB):
                 self._put_aside([JOB], number or 1)
                 store.delete(JOB)
             store.create(JOB, bytes_of(birth))
@@ -323,14 +323,6 @@ def _copies(store: BlobStore, number: int) -> tuple[str, ...]:
     """Return the original paths of what a repair has put aside."""
     folder = f"{ASIDE}/{number}"
     return tuple(info.path.removeprefix(f"{folder}/") for info in store.list(folder))
-
-
-def _is_there(store: BlobStore, path: str) -> bool:
-    try:
-        store.stat(path)
-    except BlobNotFound:
-        return False
-    return True
 
 
 def _listed(sentences: Iterable[str]) -> str:

@@ -124,6 +124,15 @@ class BlobStore(Protocol):
         """
 
 
+def exists(store: BlobStore, path: str) -> bool:
+    """True if there is a blob at the path."""
+    try:
+        store.stat(path)
+    except BlobNotFound:
+        return False
+    return True
+
+
 def check_path(path: str) -> None:
     """Refuse a path that not every store could hold; `BadBlobPath` says why.
 
