@@ -60,7 +60,7 @@ class ChannelSetup:
                 seconds=deploy.options.connect_timeout / 1000,
                 tls=tls,
             )
-            for copy in self._expected_out
+            for copy in sorted(self._expected_out)
         }
         loop.call_soon(self._ready_if_all_is_there)
 
