@@ -105,6 +105,7 @@ class OperatorHarness:
         memory: int = 128 << 20,
         snapshot: OperatorSnapshot | None = None,
         overdue: Callable[[], bool] = never,
+        interrupted: Callable[[OperatorHarness], object] = lambda _: None,
     ) -> None:
         """Open it, empty or from a snapshot of a harness in the same folder with the same maximum parallelism.
 
@@ -112,16 +113,17 @@ class OperatorHarness:
         them, and `timed` if the rows have event times; `schema` and `sides` as in `KeyedStream.process`. A `Program`
         needs the `uid` of the step to run. `InvalidProgram` says what is wrong with either.
 
-        When `overdue` says so, an operator that can be interrupted is; it is given what it left at once.
+        When `overdue` says so, an operator that can be interrupted is; it is given what it left at once. Before that
+        `interrupted` is called, which may `cut` the harness and have it `rewind` to that.
 
         Event time goes on from the snapshot; it begins anew if it was at its end.
 
         `memory` is what the state of each partition may take.
         """
-        operator = _operator(tested, columns, key, timed, schema, sides, uid)
+        operator = tested_operator(tested, columns, key, timed, schema, sides, uid)
         self.operator: Final = copy.deepcopy(operator)
         self.max_parallelism: Final = max_parallelism
-        self._overdue = overdue
+        self._overdue, self._interrupted = overdue, interrupted
         self.now = 0
         """The processing time that the operator sees when it takes rows."""
         self._watermark = EARLIEST if snapshot is None else _going_on(snapshot.watermark)
@@ -154,24 +156,31 @@ class OperatorHarness:
                 else f"the rows of input {input} have no event times: give none, or have a harness with timed=True, "
                 "or a program with with_event_time(...)"
             )
-        for member, part in zip(self._members, self._divided(given, declared), strict=True):
+        for place, part in enumerate(self._divided(given, declared)):
             while len(part):
-                taken = member.operator.rows(input, part)
+                taken = self._members[place].operator.rows(input, part)
                 part = part.slice(0, 0) if taken is None else part.slice(taken, len(part) - taken)
+                if len(part):
+                    self._interrupted(self)
 
     def watermark(self, timestamp: int) -> None:
         """Move event time to `timestamp` in every partition."""
+        told = False
+        while not told:
+            told = True
+            for place in range(len(self._members)):
+                if self._members[place].operator.watermark(timestamp) is False:
+                    told = False
+                    self._interrupted(self)
         self._watermark = timestamp
-        for member in self._members:
-            while member.operator.watermark(timestamp) is False:
-                pass
 
     def wake(self, now: int) -> None:
         """Move processing time to `now`, and wake every partition that wants to be woken by then."""
         self.now = now
-        for member in self._members:
-            while (wanted := member.operator.wakes_at()) is not None and wanted <= now:
-                member.operator.wake(now)
+        for place in range(len(self._members)):
+            while (wanted := self._members[place].operator.wakes_at()) is not None and wanted <= now:
+                self._members[place].operator.wake(now)
+                self._interrupted(self)
 
     def end(self) -> None:
         """Tell the operator that all input of this run has ended."""
@@ -315,7 +324,7 @@ class OperatorHarness:
         return groups.astype(np.int64) * len(self._members) // self.max_parallelism
 
 
-def _operator(
+def tested_operator(
     tested: Tested,
     columns: SchemaLike | None,
     key: str | Sequence[str],
@@ -324,6 +333,7 @@ def _operator(
     sides: Mapping[str, SchemaLike],
     uid: str | None,
 ) -> KeyedOperator:
+    """Return the operator that the arguments of an `OperatorHarness` describe; `InvalidProgram` says what is wrong."""
     if isinstance(tested, Program):
         return _step(tested, uid)
     made = tested if isinstance(tested, type) else type(tested)
