@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from recovery.attached import CommandDeclined as CommandDeclined
     from recovery.attached import ConnectionLost as ConnectionLost
     from recovery.attached import attach as attach
-    from recovery.driver.attempts.failures import JobFailed as JobFailed
     from recovery.driver.claim import StartRefused as StartRefused
     from recovery.driver.launchers.java_archive import NoJavaArchive as NoJavaArchive
     from recovery.driver.launchers.java_archive import quick_java as quick_java
@@ -91,6 +90,7 @@ if TYPE_CHECKING:
     from recovery.savepoints.rescaling import CannotRescale as CannotRescale
     from recovery.savepoints.rescaling import rescale as rescale
     from recovery.schemes.passive import Passive as Passive
+    from recovery.schemes.rolling_back import JobFailed as JobFailed
     from snapshot.host.protocol.options import Following as Following
     from statebackend.errors import EpochcutError as EpochcutError
     from statebackend.errors import JobError as JobError
@@ -101,7 +101,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "recovery.attached": ("Attached", "CommandDeclined", "ConnectionLost", "attach"),
-    "recovery.driver.attempts.failures": ("JobFailed",),
+    "recovery.schemes.rolling_back": ("JobFailed",),
     "recovery.driver.claim": ("StartRefused",),
     "recovery.driver.launchers.java_archive": ("NoJavaArchive", "quick_java"),
     "recovery.driver.launchers.launch": ("CannotLaunch",),

@@ -40,7 +40,8 @@ from recovery.driver.tree.identity import Birth, as_folder, naming_checkpoints, 
 from recovery.driver.tree.manifests import sinks_of
 from recovery.events import AnyEvent
 from recovery.offline.stopped_job import refuse_second_start
-from recovery.schemes.passive import Passive
+from recovery.schemes.passive import usual_scheme
+from recovery.schemes.scheme import Scheme
 from snapshot.connectors.memory.driver_sink import ToDriver
 from snapshot.cut.frames import MarkerMode
 from snapshot.host.partition.folders import make_job_folder
@@ -294,7 +295,7 @@ def run(
     job: str | None = None,
     every: Duration = "1s",
     parallelism: int = 2,
-    scheme: Passive | None = None,
+    scheme: Scheme | None = None,
     mode: MarkerMode | str = MarkerMode.ALIGNED,
     launcher: Launcher | None = None,
     **options: Unpack[RunOptions],
@@ -313,13 +314,13 @@ def run(
     `Run.wait` raises errors found while the job starts, such as a missing source, or a program that does not fit the
     epoch. A start that is refused takes back what it has made.
     """
-    scheme, given = scheme or Passive(), options_of(every, mode, options)
+    scheme, given = scheme or usual_scheme(), options_of(every, mode, options)
     tls = None if given.tls is None else given.tls.load()
     if isinstance(cast("object", program), Stream):
         raise InvalidProgram([Problem("", "the stream is written nowhere; end it with .write(sink, uid=...)")])
     program.check()
     launcher = launcher or (LocalProcesses() if spark is None else SparkTasks(spark, given.driver_host))
-    warnings = [*launcher.check(parallelism + scheme.standbys), *([tls.warning] if tls and tls.warning else [])]
+    warnings = [*launcher.check(scheme.processes(parallelism)), *([tls.warning] if tls and tls.warning else [])]
     for warning in warnings:
         _LOG.warning("%s", warning)
     use_storage(given.storage_options)

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -27,7 +28,7 @@ PURE = {
 ALSO_PURE = {
     "snapshot/host/net": "handshake connection_kinds",
     "statebackend/snapshots": "catching_up consolidation cuttable file_set_json sealed_json snapshot_log uploads",
-    "recovery/driver/attempts": "failures placement recovery_clock requests",
+    "recovery/driver/attempts": "moves recovery_clock requests",
     "recovery/driver/launchers": "launch_rules",
     "recovery/driver/report": "epoch_times overdue",
     "recovery/driver/settings": "program_fit",
@@ -119,6 +120,13 @@ def names_in(path: Path) -> set[str]:
     return found
 
 
+def is_scheme(node: ast.AST) -> TypeGuard[ast.ClassDef]:
+    """True if it is a class, and no protocol, that says how partitions are wired."""
+    if not isinstance(node, ast.ClassDef) or any(ast.unparse(base) == "Protocol" for base in node.bases):
+        return False
+    return any(isinstance(part, ast.FunctionDef) and part.name == "wiring" for part in node.body)
+
+
 def test_imports_point_from_recovery_to_snapshot_to_statebackend() -> None:
     for module, path in modules().items():
         package = module.partition(".")[0]
@@ -192,6 +200,16 @@ def test_a_wiring_is_told_apart_in_one_place() -> None:
     for module, path in modules().items():
         if path not in allowed:
             assert names_in(path) & wirings == set(), f"{module} names a wiring; ask for it in snapshot/host/wiring.py"
+
+
+def test_no_module_but_those_of_schemes_names_a_scheme() -> None:
+    """All others take what `recovery.schemes.scheme` promises of each."""
+    rooms = (ROOT / "recovery/schemes").glob("*.py")
+    schemes = {node.name for path in rooms for node in ast.walk(parsed(path)) if is_scheme(node)}
+    assert schemes != set()
+    for module, path in modules().items():
+        if not module.startswith("recovery.schemes."):
+            assert names_in(path) & schemes == set(), f"{module} names a scheme; ask it by recovery.schemes.scheme"
 
 
 def test_every_room_and_module_that_is_named_here_exists() -> None:

@@ -11,9 +11,9 @@ import pytest
 from recovery.decisions.restarts import Cause, Death, Failure, RestartLimit
 from recovery.driver.attempts import deaths
 from recovery.driver.attempts.deaths import Deaths
-from recovery.driver.attempts.failures import Failures, GiveUpJob
 from recovery.events import AttemptFailed, WorkerDied
 from recovery.restart_strategies import NoRestart
+from recovery.schemes.rolling_back import Failures, GiveUpJob
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.partition.last_words import WordsHeard
 from snapshot.host.process.worker import DRIVER_LOST

@@ -15,7 +15,6 @@ import pytest
 
 import recovery
 from recovery import events as log
-from recovery.driver.attempts.placement import place
 from recovery.driver.attempts.recovery_clock import RecoveryClock
 from recovery.driver.attempts.requests import End, Endings, EndKind, SavepointRequests
 from recovery.driver.report.deliveries import Deliveries
@@ -39,7 +38,7 @@ from recovery.schemes.passive import Passive
 from snapshot.epochs import coordinator_events as events
 from snapshot.epochs.coordinator_options import ContradictingOptions, CoordinatorOptions
 from snapshot.host.protocol.executor import lasting_folder
-from snapshot.host.protocol.messages import Address, Delivery, Hello
+from snapshot.host.protocol.messages import Delivery
 from snapshot.host.protocol.options import Following, HostOptions
 from snapshot.ids import JobId, TransactionId
 from snapshot.journal.state import NO_OUTPUT, EpochRecord, EpochState, JournalState
@@ -54,63 +53,6 @@ OUT = Uid("out")
 
 def epoch(number: int) -> Epoch:
     return Epoch(Generation(1), number)
-
-
-# --- who gets which partition
-
-
-def there(*slots: int) -> dict[str, Hello]:
-    return {f"w{slot}": Hello(f"w{slot}", Address("h", slot), slot, slot) for slot in slots}
-
-
-def test_nobody_is_placed_while_there_are_too_few() -> None:
-    assert place(there(0, 1), {}, {}, 3, {}) is None
-
-
-def test_at_first_everybody_gets_the_partition_of_its_slot() -> None:
-    assert place(there(2, 0, 1), {}, {}, 3, {}) == ["w0", "w1", "w2"]
-
-
-def test_survivors_keep_their_partitions_and_the_task_in_the_same_slot_gets_the_lost_one() -> None:
-    new = there(0, 5) | {"new": Hello("new", Address("h", 9), 9, 1)}
-    before = {"w0": Partition(2), "gone": Partition(0)}
-    slots = {Partition(0): 1, Partition(1): 4, Partition(2): 0}
-    assert place(new, before, slots, 3, {}) == ["new", "w5", "w0"]
-
-
-def test_at_a_lower_parallelism_nobody_keeps_a_partition_that_is_gone() -> None:
-    assert place(there(0, 1), {"w1": Partition(4), "w0": Partition(0)}, {}, 2, {}) == ["w0", "w1"]
-
-
-def test_a_lost_partition_goes_to_whoever_has_followed_furthest_whatever_its_slot() -> None:
-    before, slots = {"w0": Partition(0)}, {Partition(0): 0, Partition(1): 1}
-    ready = {"w2": epoch(4), "w3": epoch(5)}
-    assert place(there(0, 1, 2, 3), before, slots, 2, ready) == ["w0", "w3"]
-    assert place(there(0, 1, 2), before, slots, 2, {"w1": epoch(4), "w2": epoch(4)}) == ["w0", "w1"]
-
-
-def on_executors(**executors: str) -> dict[str, Hello]:
-    """Processes in the slots 0, 1 ... on these executors."""
-    return {
-        worker: Hello(worker, Address("h", slot), slot, slot, executor=executor)
-        for slot, (worker, executor) in enumerate(executors.items())
-    }
-
-
-def test_partitions_go_to_as_many_executors_as_there_are() -> None:
-    assert place(on_executors(w0="a", w1="a", w2="b"), {}, {}, 2, {}) == ["w0", "w2"]
-    there = on_executors(w0="a", w1="a", w2="a", w3="b", w4="b", w5="c")
-    placed = place(there, {}, {}, 4, {})
-    assert placed is not None
-    assert sorted(there[worker].executor for worker in placed) in (["a", "a", "b", "c"], ["a", "b", "b", "c"])
-
-
-def test_a_lost_partition_goes_to_an_executor_without_one_if_none_is_nearer_to_its_state() -> None:
-    there = on_executors(w0="a", w1="a", w2="b")
-    before, slots = {"w0": Partition(0)}, {Partition(0): 0, Partition(1): 1}
-    assert place(there, before, slots, 2, {}) == ["w0", "w2"]
-    assert place(there, before, slots, 2, {"w1": epoch(4)}) == ["w0", "w1"]
-    assert place(there, before, slots, 2, {"w1": epoch(4), "w2": epoch(4)}) == ["w0", "w2"]
 
 
 def test_a_status_says_on_which_executor_a_process_is_while_it_is_there() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import recovery
 from recovery import Passive
-from recovery.driver.attempts import placement
+from recovery.driver.attempts import moves
 from recovery.driver.attempts.deployment import Deployment
 from recovery.events import Moved, WorkerLost
 from snapshot.host.protocol.messages import Deploy, EpochIsOver, Follow, Followed, Leave, StandBy
@@ -82,8 +82,8 @@ class Executors(ScriptedCluster):
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "FIRST_CALM", 0.05)
-    monkeypatch.setattr(placement, "CALM", 0.05)
+    monkeypatch.setattr(moves, "FIRST_CALM", 0.05)
+    monkeypatch.setattr(moves, "CALM", 0.05)
 
 
 @pytest.fixture

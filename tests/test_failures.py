@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from recovery.decisions.restarts import Cause, Failure, RestartLimit
-from recovery.driver.attempts.failures import BreakAttempt, Consequence, Failures, GiveUpJob
 from recovery.events import AttemptFailed, Trouble
 from recovery.restart_strategies import FixedDelay, NoRestart, Restarts
+from recovery.schemes.rolling_back import BreakAttempt, Consequence, Failures, GiveUpJob
 from statebackend.ids import Attempt, Generation, Incarnation, Partition
 
 

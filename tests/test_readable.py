@@ -22,13 +22,13 @@ from recovery.command.arguments import in_columns, in_lines
 from recovery.command.main import main
 from recovery.decisions import notes
 from recovery.decisions.notes import Notes, Origin
-from recovery.driver.attempts.failures import JobFailed
 from recovery.driver.report.logs import JobLogger
 from recovery.driver.tree.identity import WrongJob
 from recovery.events import Trouble
 from recovery.offline.job_tree import open_tree
 from recovery.offline.reading import NoSuchState
 from recovery.offline.stopped_job import take_over
+from recovery.schemes.rolling_back import JobFailed
 from snapshot import Collection, Stream, ToDriver
 from snapshot.operators.transforms import WrongResult
 from statebackend.errors import EpochcutError

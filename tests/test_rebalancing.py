@@ -9,7 +9,7 @@ from math import isfinite
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.driver.attempts.placement import (
+from recovery.driver.attempts.moves import (
     BETWEEN_MOVES,
     CALM,
     FIRST_CALM,

@@ -125,5 +125,5 @@ def test_a_job_that_completes_no_epoch_any_more_ends_and_says_why_without_any_co
     ran = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=PATIENCE)
     assert ran.returncode == 1
     assert "is abandoned: " in ran.stderr  # a warning, while it ran
-    assert "recovery.driver.attempts.failures.JobFailed: no epoch has been completed for " in ran.stderr
+    assert "recovery.schemes.rolling_back.JobFailed: no epoch has been completed for " in ran.stderr
     assert "Option give_up_after" in ran.stderr

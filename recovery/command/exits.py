@@ -9,7 +9,6 @@ from enum import IntEnum
 from typing import Final
 
 from recovery.attached import ConnectionLost
-from recovery.driver.attempts.failures import JobFailed
 from recovery.driver.claim import StartRefused
 from recovery.driver.tree.address import JobNotRunning, NotAllowed
 from recovery.driver.tree.identity import BirthLost, WrongJob
@@ -21,6 +20,7 @@ from recovery.offline.reading import NoSuchState
 from recovery.offline.stopped_job import JobRuns
 from recovery.savepoints.comparing import CannotCompare
 from recovery.savepoints.repairing import CannotRepair
+from recovery.schemes.rolling_back import JobFailed
 from snapshot.journal.entries import JournalError
 from snapshot.tree.manifest import ManifestError
 from statebackend.backends.backend import DamagedFile

@@ -37,7 +37,7 @@ from recovery.driver.settings.options import RunOptions, in_their_places
 from recovery.offline.job_tree import open_tree
 from recovery.savepoints.programs import program_from
 from recovery.savepoints.restoring import ToRestore, plan_restore_of, restore
-from recovery.schemes.passive import Passive
+from recovery.schemes.passive import usual_scheme
 from statebackend.ids import Epoch
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _run(arguments: argparse.Namespace) -> None:
             parallelism=arguments.parallelism,
             into=arguments.into,
             every=arguments.every,
-            scheme=Passive(standbys=arguments.standbys),
+            scheme=usual_scheme(arguments.standbys),
             begun=begun,
             planned=planned,
             **options,

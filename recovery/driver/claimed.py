@@ -16,8 +16,7 @@ from recovery import events as log
 from recovery.decisions.restarts import Cause, Failure
 from recovery.driver.attempts.deployment import Deployed, Deployment, Overtaken
 from recovery.driver.attempts.environment import Environment, JobRecord
-from recovery.driver.attempts.failures import BreakAttempt, Consequence, GiveUpJob, before, failure_of
-from recovery.driver.attempts.placement import HandOver
+from recovery.driver.attempts.moves import HandOver
 from recovery.driver.attempts.rebalancer import Rebalancer
 from recovery.driver.attempts.requests import End
 from recovery.driver.attempts.run import AttemptRun
@@ -29,6 +28,8 @@ from recovery.driver.report import worker_events
 from recovery.driver.settings.job import JobSettings
 from recovery.driver.tree.damage import faults_of, files_in_doubt
 from recovery.driver.tree.manifests import all_transactions_in
+from recovery.schemes.rolling_back import BreakAttempt, Consequence, GiveUpJob, before, failure_of
+from recovery.schemes.scheme import Broken, Masked
 from snapshot import fail_points
 from snapshot.epochs import coordinator_events as events
 from snapshot.fail_points import reached
@@ -49,11 +50,13 @@ from snapshot.host.protocol.messages import (
     StandDown,
     WantsSplit,
 )
+from snapshot.ids import Member
 from statebackend import means
 from statebackend.ids import Epoch, Incarnation
 
+OfEpochs = Acknowledgement | HasCommitted | Declining | CannotCommit
 OfAttempt = Restored | FirstOutput | WantsSplit | AllEnded | Figures | CommitPutOff | Delivery
-FromPartition = Acknowledgement | HasCommitted | Declining | CannotCommit | Failed | OfAttempt
+FromPartition = OfEpochs | Failed | OfAttempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +145,13 @@ class ClaimedJob:
         return self._rebalancer.wants(hello)
 
     def lost(self, worker: str, reason: str, *, silent: bool) -> None:
-        """Fail the attempt if the process that is not there any more had a partition."""
-        partition, attempt = self.deployment.partition_of(worker), self.deployment.attempt
+        """Do what the scheme says if the process that is not there any more had a role."""
+        member, attempt = self.deployment.member_of(worker), self.deployment.attempt
         self._standbys.lost(worker)
-        if partition is not None and attempt is not None:
+        if member is not None and attempt is not None:
             cause = Cause.SILENT if silent else Cause.PROCESS
-            self._fail(Failure(attempt.incarnation, cause, f"{worker} is lost: {reason}", partition))
+            failure = Failure(attempt.incarnation, cause, f"{worker} is lost: {reason}", member.partition)
+            self._member_failed(worker, failure)
         self._rebalancer.lost(worker)
 
     def followed(self, worker: str, message: Followed) -> None:
@@ -155,8 +159,24 @@ class ClaimedJob:
         self._standbys.followed(worker, message)
         self._rebalancer.look()
 
-    def reported(self, message: FromPartition) -> None:
-        """Act on a partition's message."""
+    def reported(self, worker: str, message: FromPartition) -> None:
+        """Act on a message of a process about its partition."""
+        match message:
+            case Acknowledgement() | HasCommitted() | Declining() | CannotCommit():
+                if self._stands_for_its_partition(worker):
+                    self._of_epochs(message)
+            case Failed():
+                self._member_failed(worker, failure_of(message))
+            case _:
+                attempt = self._attempt_of(message.incarnation)
+                if attempt is not None and worker in attempt.deployed:
+                    self._of_attempt(attempt, attempt.deployed[worker], message)
+
+    def _stands_for_its_partition(self, worker: str) -> bool:
+        member = self.deployment.member_of(worker)
+        return member is not None and self._record.scheme.stands_for(member)
+
+    def _of_epochs(self, message: OfEpochs) -> None:
         match message:
             case Acknowledgement():
                 self.epochs.acknowledged(message)
@@ -169,32 +189,26 @@ class ClaimedJob:
                 self.epochs.tell(events.Declined(epoch, incarnation, partition, reason))
             case CannotCommit(incarnation, partition, epoch, uid, reason):
                 self.epochs.tell(events.CommitFailed(epoch, incarnation, partition, f"{uid}: {reason}"))
-            case Failed():
-                self._fail(failure_of(message))
-            case _:
-                attempt = self._attempt_of(message.incarnation)
-                if attempt is not None:
-                    self._of_attempt(attempt, message)
 
     def _attempt_of(self, incarnation: Incarnation) -> AttemptRun | None:
         """Return the attempt if it is the current one; None if a message of it comes too late."""
         return self.deployment.attempt if incarnation == self.epochs.incarnation else None
 
-    def _of_attempt(self, attempt: AttemptRun, message: OfAttempt) -> None:
+    def _of_attempt(self, attempt: AttemptRun, member: Member, message: OfAttempt) -> None:
         clock = self._record.clock
         match message:
-            case Restored(_, partition, downloaded_ms):
+            case Restored(_, _, downloaded_ms):
                 clock.restored(self._now(), downloaded_ms)
                 self._note(worker_events.restored(message))
-                if attempt.restored(partition):
+                if attempt.restored(member):
                     self._all_restored(attempt)
             case FirstOutput():
                 clock.first_output(self._now())
                 self._note_recovery()
             case WantsSplit(_, partition, uid):
                 attempt.wanted(partition, uid)
-            case AllEnded(_, partition):
-                if attempt.ended(partition):
+            case AllEnded():
+                if attempt.ended(member):
                     self.epochs.tell(self._record.endings.all_ended())
             case Figures(partition=partition, memory_bytes=memory, lag_ms=lag):
                 self._record.memory[partition] = memory
@@ -255,6 +269,18 @@ class ClaimedJob:
         self._rebalancer.runs(self._restored)
 
     # --- failures -----------------------------------------------------------------------------------------------------
+
+    def _member_failed(self, worker: str, failure: Failure) -> None:
+        """Ask the scheme what it means that a member is gone, or cannot go on."""
+        member, attempt = self.deployment.member_of(worker), self._attempt_of(failure.incarnation)
+        if member is not None and attempt is not None and worker in attempt.deployed:
+            match self._record.scheme.lost(member, failure.cause):
+                case Masked():
+                    attempt.left(worker)
+                    return
+                case Broken():
+                    pass
+        self._fail(failure)
 
     def _fail(self, failure: Failure) -> None:
         """Do what follows from a failure, unless it is about files that may be damaged: that is looked into first."""

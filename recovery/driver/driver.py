@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from typing import Final
 
 from recovery.driver.attempts.environment import Threads
-from recovery.driver.attempts.failures import JobFailed
 from recovery.driver.attempts.requests import End, of_no_use
 from recovery.driver.generation import GenerationRun
 from recovery.driver.launchers.launch import CannotLaunch, Launcher
@@ -25,6 +24,7 @@ from recovery.driver.report.reporting import Reporting
 from recovery.driver.serving import Serving
 from recovery.driver.settings.job import DriverPlace, JobSettings
 from recovery.driver.tree import address as reach
+from recovery.schemes.rolling_back import JobFailed
 from snapshot.epochs.trace import TraceWriter
 from snapshot.host.net.event_loop import Background, EventLoop
 from snapshot.host.partition.folders import remove_state
@@ -153,9 +153,8 @@ class Driver:
             self._leave_reach(address, secret)
             serving.warn_of_the_network()
             self._ready.set()
-            processes = settings.parallelism + settings.scheme.standbys
             files = None if self._place.tls is None else self._place.tls.files
-            self._launcher.start(address, secret, processes, self._trouble, files)
+            self._launcher.start(address, secret, settings.processes, self._trouble, files)
             loop.run(lambda: serving.outcome is not None)
         except Exception as error:  # of the driver itself: the job must not go on without it
             self._fail(error)

@@ -18,7 +18,6 @@ from recovery import events as log
 from recovery.decisions import notes
 from recovery.driver.attempts.deployment import Deployment
 from recovery.driver.attempts.environment import Environment, JobRecord
-from recovery.driver.attempts.failures import JobFailed
 from recovery.driver.attempts.requests import End
 from recovery.driver.attempts.run import AttemptRun
 from recovery.driver.attempts.standbys import Standbys
@@ -34,6 +33,7 @@ from recovery.driver.tree.owned import (
     RemovalDone,
     RemovalsForgotten,
 )
+from recovery.schemes.rolling_back import JobFailed
 from snapshot import fail_points
 from snapshot.epochs import coordinator_events as events
 from snapshot.epochs.coordinator import Coordinator, CoordinatorState
@@ -123,7 +123,8 @@ class Epochs:
         """Take epochs of this attempt from now on, and at once those that the job's user or its end awaits."""
         if self._record.endings.draining:
             self._send_all(Drain(attempt.incarnation))
-        self.tell(events.AttemptStarted(attempt.incarnation, frozenset(attempt.deployed.values())))
+        partitions = frozenset(member.partition for member in attempt.deployed.values())
+        self.tell(events.AttemptStarted(attempt.incarnation, partitions))
         self._ask_for_what_is_wanted()
 
     def drain(self) -> None:
@@ -217,11 +218,13 @@ class Epochs:
         self._parts[epoch] = DriversPart(
             settings.job, settings.plan.max_parallelism, at, enumerators, {}, key_types=key_types
         )
-        pauses = record.endings.triggered(epoch, savepoint=marker.savepoint, asked_by=because)
+        plan = record.scheme.trigger()
+        pauses = record.endings.triggered(epoch, savepoint=marker.savepoint, asked_by=because) or plan.then_pause
         if marker.savepoint:
             record.savepoints.triggered(epoch)
         record.times.triggered(epoch, self._now(), savepoint=marker.savepoint)
-        self._send_all(TriggerEpoch(attempt.incarnation, marker, pauses))
+        trigger_epoch = TriggerEpoch(attempt.incarnation, marker, pauses)
+        self._environment.workers.send_all(trigger_epoch, attempt.workers_of(plan.told))
         reached(fail_points.TRIGGER_SENT)
         self._note(log.EpochTriggered(at=means.wall(), epoch=epoch, mode=marker.mode.value, savepoint=marker.savepoint))
 
@@ -320,7 +323,7 @@ class Epochs:
             same = began is not None and positions_in(began) == positions_in(self._tree.manifest(end.epoch))
             self._follow(replace(end, nothing_since=began.epoch) if began is not None and same else end)
 
-    def _send_all(self, message: TriggerEpoch | EpochIsOver | Drain) -> None:
+    def _send_all(self, message: EpochIsOver | Drain) -> None:
         """Send the message to all partitions of the attempt, if one is deployed."""
         if (attempt := self._deployment.attempt) is not None:
             self._environment.workers.send_all(message, attempt.deployed)

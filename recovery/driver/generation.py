@@ -13,7 +13,6 @@ from recovery import events as log
 from recovery.decisions.restarts import Death
 from recovery.driver.attempts.deaths import Deaths
 from recovery.driver.attempts.environment import Environment, JobRecord
-from recovery.driver.attempts.failures import GiveUpJob, JobFailed
 from recovery.driver.attempts.requests import Answer, End, of_no_use
 from recovery.driver.claim import Start, claim
 from recovery.driver.claimed import ClaimedJob, Damaged
@@ -21,6 +20,7 @@ from recovery.driver.report.reporting import watched_patience
 from recovery.driver.settings.job import JobSettings
 from recovery.driver.tree.identity import naming_checkpoints
 from recovery.driver.tree.owned import FencedOff, JournalInDoubt
+from recovery.schemes.rolling_back import GiveUpJob, JobFailed
 from snapshot import fail_points
 from snapshot.epochs import coordinator_events as events
 from snapshot.fail_points import reached
@@ -215,7 +215,8 @@ class GenerationRun:
             case Claiming():
                 partition = None
             case (ClaimedJob() as job) | ClaimingAgain(job):
-                partition = job.deployment.partition_of(worker)
+                member = job.deployment.member_of(worker)
+                partition = None if member is None else member.partition
         self._note(log.WorkerLost(at=means.wall(), worker=worker, partition=partition, reason=reason))
         if partition is not None and hello is not None and not silent:
             record = self._record

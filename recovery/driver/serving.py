@@ -12,7 +12,6 @@ from typing import Final
 
 from recovery import events as log
 from recovery.driver.attempts.environment import Environment, Threads
-from recovery.driver.attempts.failures import JobFailed
 from recovery.driver.attempts.requests import Cancelled, End, EndKind
 from recovery.driver.attempts.workers import Appeared, Commanded, Lost, Refused, Reported, WorkerEvent, Workers
 from recovery.driver.generation import GenerationRun
@@ -35,6 +34,7 @@ from recovery.driver.report.deliveries import Deliveries
 from recovery.driver.report.progress import ProgressLine
 from recovery.driver.report.reporting import Reporting
 from recovery.driver.settings.job import JobSettings
+from recovery.schemes.rolling_back import JobFailed
 from snapshot.epochs.trace import TraceWriter
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.net.handshake import TurnedAway
@@ -179,7 +179,7 @@ class Serving:
                 raise TypeError(f"{type(message).__name__} is not for the job")
             case _:
                 if job is not None:
-                    job.reported(message)
+                    job.reported(worker, message)
 
     def _appeared(self, hello: Hello) -> None:
         """Take in a process, unless it is one too many or comes when the job is over."""

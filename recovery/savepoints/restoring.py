@@ -21,7 +21,7 @@ from recovery.running import Run, run
 from recovery.savepoints.copying import Begun, fork
 from recovery.savepoints.rescaling import parallelism_of
 from recovery.savepoints.sinks import PreparedOutput, output_of
-from recovery.schemes.passive import Passive
+from recovery.schemes.scheme import Scheme
 from snapshot.cut.frames import MarkerMode
 from snapshot.journal.state import OutputMade
 from snapshot.program.program import Program
@@ -100,7 +100,7 @@ def restore(
     parallelism: int | None = None,
     into: str | None = None,
     every: Duration = "1s",
-    scheme: Passive | None = None,
+    scheme: Scheme | None = None,
     begun: Begun = lambda _: lambda _: None,
     planned: Callable[[ToRestore], object] = lambda _: None,
     **options: Unpack[RunOptions],

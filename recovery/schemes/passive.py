@@ -1,15 +1,21 @@
 """Passive recovery: when something dies, everything goes back to the last complete epoch.
 
-Invariant: a scheme is plain data; what follows from it is decided by the coordinator and by the restarts.
+Invariant: there is one process for each partition, and no attempt outlives the loss of one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from recovery.decisions.restarts import Cause
 from recovery.restart_strategies import ExponentialDelay, Restarts
+from recovery.schemes.placing import place
+from recovery.schemes.scheme import Broken, Processes, Scheme, TriggerPlan
 from snapshot.host.protocol.options import Following
 from snapshot.host.protocol.wiring import ByArrival, Wiring
+from snapshot.ids import Member
+from statebackend.ids import Partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +60,41 @@ class Passive:
     def ready(self) -> Following:
         """Return how much standbys have ready."""
         return Following(self.following)
+
+    def processes(self, parallelism: int) -> int:
+        """Return how many processes a job of so many partitions is to have."""
+        return parallelism + self.standbys
+
+    def begin(self, parallelism: int) -> PassiveRun:
+        """Return its decisions for one run of a job."""
+        return PassiveRun(parallelism)
+
+
+class PassiveRun:
+    """The decisions of `Passive` in one run of a job."""
+
+    def __init__(self, parallelism: int) -> None:
+        self._members = tuple(Member(Partition(index)) for index in range(parallelism))
+
+    def place(self, processes: Processes) -> Mapping[Member, str] | None:
+        """Return the process of each partition; None while there are too few processes."""
+        return place(self._members, processes)
+
+    def lost(self, member: Member, cause: Cause) -> Broken:
+        """Break the attempt, whatever has happened to whom."""
+        del member, cause
+        return Broken()
+
+    def stands_for(self, member: Member) -> bool:
+        """Return True: a partition has no other member."""
+        del member
+        return True
+
+    def trigger(self) -> TriggerPlan:
+        """Tell all partitions, which go on at once."""
+        return TriggerPlan(self._members)
+
+
+def usual_scheme(standbys: int = 0) -> Scheme:
+    """Return the scheme of a job for which none is given."""
+    return Passive(standbys)

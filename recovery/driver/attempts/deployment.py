@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from recovery.driver.attempts.environment import Environment, JobRecord
-from recovery.driver.attempts.placement import place
 from recovery.driver.attempts.run import AttemptRun
 from recovery.driver.attempts.standbys import Standbys
 from recovery.driver.settings.job import JobSettings
 from recovery.driver.tree.owned import Tree
+from recovery.schemes.scheme import Processes
 from snapshot.epochs.coordinator_events import RollBack
 from snapshot.host.protocol.messages import Hello
+from snapshot.ids import Member
 from snapshot.program.source import Available
 from statebackend.ids import Generation, Incarnation, Partition, Uid
 
@@ -68,10 +69,10 @@ class Deployment:
         self._wanted: Incarnation | None = None
         self._to_deploy: RollBack | None = None
         self._not_before = 0.0
-        self._before: dict[str, Partition] = {}
-        self._early: dict[str, Partition] = {}
-        self._slots: dict[Partition, int] = {}
-        self._move: tuple[str, Partition] | None = None
+        self._before: dict[str, Member] = {}
+        self._early: dict[str, Member] = {}
+        self._slots: dict[Member, int] = {}
+        self._move: tuple[str, Member] | None = None
         self._closed = False
         self.attempt: AttemptRun | None = None
         """The deployed attempt; None between two attempts."""
@@ -84,12 +85,12 @@ class Deployment:
         return bool(self._slots)
 
     @property
-    def roles(self) -> Mapping[str, Partition]:
-        """Return which process has which partition; empty if no attempt is deployed."""
+    def roles(self) -> Mapping[str, Member]:
+        """Return which role each process has; empty if no attempt is deployed."""
         return {} if self.attempt is None else self.attempt.deployed
 
-    def partition_of(self, worker: str) -> Partition | None:
-        """Return the partition that a process has, or had in the attempt before; None if it has none."""
+    def member_of(self, worker: str) -> Member | None:
+        """Return the role that a process has, or had in the attempt before; None if it has none."""
         return (self._before if self.attempt is None else self.attempt.deployed).get(worker)
 
     def roll_back(self, roll_back: RollBack, not_before: float) -> None:
@@ -105,7 +106,7 @@ class Deployment:
 
     def hand_over(self, partition: Partition, worker: str) -> None:
         """Give the partition to this process with the next roll-back, if the process is there then."""
-        self._move = worker, partition
+        self._move = worker, Member(partition)
 
     def deploy_if_possible(self) -> None:
         """Give every partition to a process, if there are enough of them and it is time."""
@@ -113,19 +114,18 @@ class Deployment:
         if roll_back is None or self._closed or self._loop.now() < self._not_before:
             return
         there = self._workers.there
-        parallelism, standbys = self._settings.parallelism, self._standbys
-        before = self._before if self.ever else self._early
-        chosen = place(there, before, self._slots, parallelism, standbys.ready, standbys.only)
+        standbys, before = self._standbys, self._before if self.ever else self._early
+        chosen = self._record.scheme.place(Processes(there, before, self._slots, standbys.ready, standbys.only))
         if chosen is None:
             self.short_since = self._loop.now() if self.short_since is None else self.short_since
             if roll_back.epoch is not None and not self.ever:
                 self._begin_early(there)
             return
         self._to_deploy = self.short_since = None
-        self._slots = {Partition(index): there[worker].slot for index, worker in enumerate(chosen)}
+        self._slots = {member: there[worker].slot for member, worker in chosen.items()}
         environment, record = self._environment, self._record
         aside, trouble = environment.threads.aside, environment.reporting.trouble
-        processes = tuple(there[worker] for worker in chosen)
+        processes = {member: there[worker] for member, worker in chosen.items()}
         attempt = AttemptRun(
             self._settings, self._workers, aside, self._loop, self._tree, trouble, roll_back, processes
         )
@@ -141,13 +141,13 @@ class Deployment:
         """
         if self._settings.scheme.standbys:
             return
-        self._early = {worker: partition for worker, partition in self._early.items() if worker in there}
+        self._early = {worker: member for worker, member in self._early.items() if worker in there}
         for worker, hello in there.items():
-            partition = Partition(hello.slot)
-            is_free = partition < self._settings.parallelism and partition not in self._early.values()
+            member = Member(Partition(hello.slot))
+            is_free = member.partition < self._settings.parallelism and member not in self._early.values()
             if worker not in self._early and is_free:
-                self._early[worker] = partition
-                self._standbys.begin_early(worker, partition)
+                self._early[worker] = member
+                self._standbys.begin_early(worker, member.partition)
 
     def close(self) -> None:
         """Give up the attempt, and deploy no other: the generation is over."""

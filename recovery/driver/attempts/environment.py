@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from recovery.decisions.restarts import RestartLimit
-from recovery.driver.attempts.failures import Failures
 from recovery.driver.attempts.recovery_clock import RecoveryClock
 from recovery.driver.attempts.requests import Endings, SavepointRequests
 from recovery.driver.attempts.workers import Workers
@@ -17,6 +16,8 @@ from recovery.driver.report.deliveries import Deliveries
 from recovery.driver.report.epoch_times import EpochTimes
 from recovery.driver.report.reporting import Reporting
 from recovery.driver.settings.job import JobSettings
+from recovery.schemes.rolling_back import Failures
+from recovery.schemes.scheme import SchemeRun
 from snapshot.epochs.trace import TraceWriter
 from snapshot.host.net.event_loop import Background, EventLoop
 from statebackend.ids import Partition, Uid
@@ -61,6 +62,7 @@ class JobRecord:
     """The record of a job: the requests to it, its failures, and the reports of its processes."""
 
     failures: Failures
+    scheme: SchemeRun
     endings: Endings = field(default_factory=Endings)
     savepoints: SavepointRequests = field(default_factory=SavepointRequests)
     times: EpochTimes = field(default_factory=EpochTimes)
@@ -75,4 +77,6 @@ class JobRecord:
     @staticmethod
     def of(settings: JobSettings) -> JobRecord:
         """Return the record of a job that begins."""
-        return JobRecord(Failures(RestartLimit(settings.scheme.restarts, settings.scheme.poisoned_after)))
+        scheme = settings.scheme
+        failures = Failures(RestartLimit(scheme.restarts, scheme.poisoned_after))
+        return JobRecord(failures, scheme.begin(settings.parallelism))

@@ -1,4 +1,4 @@
-"""Moves to other executors: looks for room, has a state opened there, and hands it over, as `placement` decides.
+"""Moves to other executors: looks for room, has a state opened there, and hands it over, as `moves` decides.
 
 Invariant: there is one process at most beyond those that the job needs, and it is sent away when it is not
 needed; whatever is under way when the attempt breaks is dropped, and the roll-back takes what process it finds.
@@ -12,7 +12,7 @@ from typing import Final
 
 from recovery.driver.attempts.deployment import Deployment
 from recovery.driver.attempts.environment import Environment
-from recovery.driver.attempts.placement import Crew, HandOver, Look, Prepare, Rebalancing, Recall
+from recovery.driver.attempts.moves import Crew, HandOver, Look, Prepare, Rebalancing, Recall
 from recovery.driver.attempts.standbys import Standbys
 from recovery.driver.settings.job import JobSettings
 from recovery.events import Moved, WorkerLost
@@ -62,7 +62,8 @@ class Rebalancer:
         moved, self._on_its_way = self._on_its_way, None
         if moved is not None:
             told = moved(epoch)
-            if self._deployment.roles.get(told.worker) == told.partition:  # and was not lost on the way
+            role = self._deployment.roles.get(told.worker)
+            if role is not None and role.partition == told.partition:  # and was not lost on the way
                 self._tell(told)
         self._dismiss_who_is_too_many()
         self.look()
@@ -161,8 +162,7 @@ class Rebalancer:
 
         Processes that fail and come back do not change how many there are to be.
         """
-        scheme, there, roles = self._settings.scheme, self._workers.there, self._deployment.roles
-        needed = self._settings.parallelism + scheme.standbys
+        there, roles, needed = self._workers.there, self._deployment.roles, self._settings.processes
         if not self._one_more or not self._rule.idle or len(there) <= needed or not roles or self._scouting is None:
             return
         crew = self._crew()
@@ -178,7 +178,7 @@ class Rebalancer:
 
     def _crew(self) -> Crew:
         there, roles = self._workers.there, self._deployment.roles
-        placed = {partition: worker for worker, partition in roles.items() if worker in there}
+        placed = {member.partition: worker for worker, member in roles.items() if worker in there}
         free = [worker for worker in there if worker not in roles]
         return Crew(placed, free, {worker: hello.dies_with for worker, hello in there.items()})
 

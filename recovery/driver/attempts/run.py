@@ -45,9 +45,9 @@ class AttemptRun:
         tree: Tree,
         trouble: Trouble,
         roll_back: RollBack,
-        chosen: tuple[Hello, ...],
+        chosen: Mapping[Member, Hello],
     ) -> None:
-        """Give each partition to a process, in the order of `chosen`; `deploy` tells them."""
+        """Give each member's role to a process; `deploy` tells them."""
         self._settings = settings
         self._workers = workers
         self._aside = aside
@@ -55,18 +55,20 @@ class AttemptRun:
         self._tree = tree
         self._trouble = trouble
         self._dealers: dict[Uid, SplitDealer] = {}
-        self._restored: set[Partition] = set()
+        self._parallelism = settings.parallelism
+        self._restored: set[Member] = set()
         self._committed: set[Partition] = set()
         self._commits_first = False
-        self._ended: set[Partition] = set()
+        self._ended: set[Member] = set()
         self._epoch = roll_back.epoch
         self._chosen = chosen
-        self._worker_of = {Partition(index): hello.worker for index, hello in enumerate(chosen)}
+        self._worker_of = {member: hello.worker for member, hello in chosen.items()}
         self._looks: dict[Uid, Timer] = {}
         self._recoveries: dict[Uid, Timer] = {}
         self._closed = False
         self.incarnation = roll_back.incarnation
-        self.deployed = {worker: partition for partition, worker in self._worker_of.items()}
+        self.deployed = {worker: member for member, worker in self._worker_of.items()}
+        """The role of each process that takes part."""
 
     def deploy(
         self,
@@ -81,8 +83,8 @@ class AttemptRun:
         settings, epoch, chosen = self._settings, self._epoch, self._chosen
         manifest = self._tree.manifest(epoch)
         ends = {uid: there.ends for uid, there in found.items()}
-        roles = roles_from(manifest, settings.plan, len(chosen), self._tree.broadcast(epoch), ends)
-        self._commits_first = moves_output(manifest, len(chosen))
+        roles = roles_from(manifest, settings.plan, self._parallelism, self._tree.broadcast(epoch), ends)
+        self._commits_first = moves_output(manifest, self._parallelism)
         for uid, source in settings.plan.sources.items():
             there = found.get(uid, Available())
             self._dealers[uid] = dealer_from(
@@ -91,26 +93,27 @@ class AttemptRun:
         named = transactions_in(manifest)
         for uid, sink in sinks_of(settings.plan).items():
             self._recover(uid, self._recovery_of(sink, named.get(uid, frozenset())))
-        peers = {Member(Partition(index)): hello.address for index, hello in enumerate(chosen)}
-        for hello, (index, role) in zip(chosen, enumerate(roles), strict=True):
+        peers = {member: hello.address for member, hello in chosen.items()}
+        for member, hello in chosen.items():
+            partition = member.partition
             self._workers.send(
                 hello.worker,
                 Deploy(
                     self.incarnation,
                     settings.job,
                     epoch,
-                    Member(Partition(index)),
-                    len(roles),
+                    member,
+                    self._parallelism,
                     peers,
                     settings.pickled_plan,
-                    role,
+                    roles[partition],
                     settings.scheme.wiring,
                     settings.options.host,
                     settings.store,
                     settings.local,
                     time_goes_on=settings.options.available_now,
-                    careful=index in suspects,
-                    windows=dict(windows.get(Partition(index), {})),
+                    careful=partition in suspects,
+                    windows=dict(windows.get(partition, {})),
                 ),
             )
             reached(fail_points.ROLE_SENT)
@@ -118,10 +121,22 @@ class AttemptRun:
             if worker not in self.deployed:
                 self._workers.send(worker, StandDown(self.incarnation, "another process has its role"))
 
-    def restored(self, partition: Partition) -> bool:
-        """Take note that a partition is restored; return True if it was the last one."""
-        self._restored.add(partition)
-        return len(self._restored) == len(self.deployed)
+    def workers_of(self, members: Collection[Member]) -> list[str]:
+        """Return the processes of these members, without those that take part no more."""
+        return [worker for worker, member in self.deployed.items() if member in members]
+
+    def left(self, worker: str) -> None:
+        """Go on without a process, whose role the others do without."""
+        del self._worker_of[self.deployed.pop(worker)]
+
+    def restored(self, member: Member) -> bool:
+        """Take note that a member is restored; return True if it was the last one."""
+        self._restored.add(member)
+        return self._is_restored
+
+    @property
+    def _is_restored(self) -> bool:
+        return self._restored.issuperset(self._worker_of)
 
     def committed(self, partition: Partition) -> bool:
         """Note that a partition has committed at least what it restored; True if epochs waited for that alone."""
@@ -136,8 +151,7 @@ class AttemptRun:
         The epoch's rows would be committed by other partitions than older rows of the same keys, and might be
         overwritten by these.
         """
-        is_restored = len(self._restored) == len(self.deployed)
-        return is_restored and self._commits_first and len(self._committed) < len(self.deployed)
+        return self._is_restored and self._commits_first and len(self._committed) < self._parallelism
 
     def started(self) -> None:
         """Deal out splits, and begin to look for more, as all partitions are restored."""
@@ -151,10 +165,10 @@ class AttemptRun:
         """Deal out splits to a partition that has nothing more to read of a source."""
         self._assign(uid, self._dealers[uid].wanted(partition))
 
-    def ended(self, partition: Partition) -> bool:
-        """Take note that a partition has processed all its input; return True if it was the last one."""
-        self._ended.add(partition)
-        return len(self._ended) == len(self.deployed)
+    def ended(self, member: Member) -> bool:
+        """Take note that a member has processed all its input; return True if it was the last one."""
+        self._ended.add(member)
+        return self._ended.issuperset(self._worker_of)
 
     def enumerators(self) -> dict[Uid, Json]:
         """Return, for each source, the splits that no partition reads, as the manifest has them."""
@@ -168,9 +182,10 @@ class AttemptRun:
 
     def _assign(self, uid: Uid, assignments: list[Assignment]) -> None:
         for one in assignments:
-            self._workers.send(
-                self._worker_of[one.partition], AssignSplits(self.incarnation, uid, one.splits, one.last)
-            )
+            message = AssignSplits(self.incarnation, uid, one.splits, one.last)
+            for worker, member in self.deployed.items():
+                if member.partition == one.partition:
+                    self._workers.send(worker, message)
 
     def _look(self, uid: Uid, source: Source, every: float) -> None:
         """Look for new splits in the background, and again after a while."""
@@ -184,7 +199,7 @@ class AttemptRun:
                 self._assign(uid, self._dealers[uid].discovered(found))
             self._looks[uid] = self._loop.call_at(self._loop.now() + every, lambda: self._look(uid, source, every))
 
-        known, parallelism = self._dealers[uid].known, len(self.deployed)
+        known, parallelism = self._dealers[uid].known, self._parallelism
 
         def look() -> tuple[str, ...]:
             return tuple(source.discover_new(known) if isinstance(source, Resuming) else source.discover(parallelism))

@@ -11,7 +11,8 @@ from pathlib import Path
 from recovery.driver.settings.options import Options
 from recovery.driver.tree.address import Made
 from recovery.driver.tree.identity import Birth
-from recovery.schemes.passive import Passive
+from recovery.schemes.passive import usual_scheme
+from recovery.schemes.scheme import Scheme
 from snapshot.host.net.tls import TlsSide
 from snapshot.ids import JobId
 from snapshot.program.plan import Plan
@@ -29,10 +30,15 @@ class JobSettings:
     """The URI of the job's tree, as the partitions open it."""
     local: str
     """The folder for files of this job on each host; empty for the one in the folder of the processes' user."""
-    scheme: Passive = field(default_factory=Passive)
+    scheme: Scheme = field(default_factory=usual_scheme)
     options: Options = field(default_factory=Options)
     newborn: Birth | None = None
     """The job is to be born so, when all has been checked; None if there is one."""
+
+    @property
+    def processes(self) -> int:
+        """Return how many processes the job is to have."""
+        return self.scheme.processes(self.parallelism)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,10 @@
-"""Choose a process for each partition, and the moment at which one moves to another executor: rules without I/O.
+"""Choose the moment at which a partition moves to another executor, and its new process: rules without I/O.
 
-Invariant: each partition has one process, and a process has at most one partition. The same processes and the
-same history give the same placement.
+Invariant: one move is under way at a time. None begins while the job recovers, or soon after a recovery or another
+move.
 
-- A partition keeps its process. A partition that has lost its process goes to the process that is nearest to its state;
-  among several of these, to the executor with the fewest partitions.
-- Partitions move apart, so that a lost executor takes fewer of them along. The new executor must have fewer partitions
-  after the move than the old one had before it.
-- One move is under way at a time. None begins while the job recovers, or soon after a recovery or another move.
+Partitions move apart, so that a lost executor takes fewer of them along. The new executor must have fewer partitions
+after the move than the old one had before it.
 """
 
 from __future__ import annotations
@@ -18,8 +15,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from snapshot.host.protocol.messages import Hello
-from statebackend.ids import Epoch, Partition
+from statebackend.ids import Partition
 
 FIRST_CALM: Final = 1.0
 CALM: Final = 5.0
@@ -30,37 +26,6 @@ LOOKING: Final = 20.0
 PREPARING: Final = 120.0
 _PAUSES: Final = (2.0, 20.0)
 """Seconds until it is looked for another executor again: the first time, and at most; twice as long each time."""
-
-
-def place(
-    there: Mapping[str, Hello],
-    before: Mapping[str, Partition],
-    slots: Mapping[Partition, int],
-    parallelism: int,
-    ready: Mapping[str, Epoch],
-    only: Mapping[str, Partition] | None = None,
-) -> Sequence[str] | None:
-    """Return the process of each partition, or None while there are too few processes.
-
-    `before` is what the processes did in the attempt before, `slots` which slot each partition was in last: the task
-    that is started again in a slot finds the files of the one that was there. `ready` says which epoch a process has
-    ready, `only` of which partition alone, if not of all.
-    """
-    if len(there) < parallelism:
-        return None
-    placed = {partition: worker for worker, partition in before.items() if worker in there and partition < parallelism}
-    free = [worker for worker in there if worker not in placed.values()]
-    for partition in (Partition(index) for index in range(parallelism)):
-        if partition not in placed:
-            slot = slots.get(partition, partition)
-            has = {w: ready[w] for w in free if w in ready and (only or {}).get(w, partition) == partition}
-            newest = max(has.values(), default=None)
-            nearest = free if newest is None else [worker for worker in free if has.get(worker) == newest]
-            crowds = Counter(there[worker].dies_with for worker in placed.values())
-            chosen = min(nearest, key=lambda worker: (crowds[there[worker].dies_with], there[worker].slot != slot))
-            free.remove(chosen)
-            placed[partition] = chosen
-    return [placed[Partition(index)] for index in range(parallelism)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,107 @@
+"""The contract of a recovery scheme: plain data that a user gives, and its decisions in one run of a job.
+
+Invariant: a scheme does nothing itself. The driver asks it, and carries out what it says; what of it concerns
+partitions is their wiring, which is sent to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from recovery.decisions.restarts import Cause
+from recovery.restart_strategies import Restarts
+from snapshot.host.protocol.messages import Hello
+from snapshot.host.protocol.options import Following
+from snapshot.host.protocol.wiring import Wiring
+from snapshot.ids import Member
+from statebackend.ids import Epoch, Partition
+
+
+class Scheme(Protocol):
+    """The way in which a job goes on when processes of it are lost, as plain data."""
+
+    @property
+    def wiring(self) -> Wiring:
+        """Return how the partitions are wired."""
+
+    def processes(self, parallelism: int) -> int:
+        """Return how many processes a job of so many partitions is to have."""
+
+    @property
+    def standbys(self) -> int:
+        """Return how many of them have no role."""
+
+    @property
+    def ready(self) -> Following:
+        """Return how much of an epoch these have ready."""
+
+    @property
+    def spread(self) -> bool:
+        """True if partitions may move to other executors."""
+
+    @property
+    def restarts(self) -> Restarts:
+        """Return how often a broken attempt is followed by another."""
+
+    @property
+    def poisoned_after(self) -> int:
+        """Return after how many failures of the program in a row the job is given up."""
+
+    def begin(self, parallelism: int) -> SchemeRun:
+        """Return its decisions for one run of a job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """The processes that there are for an attempt, and what the driver knows of each.
+
+    `before` has the roles that they had in the attempt before, `slots` the slot that each role was in last: a task that
+    is started again in a slot finds the files of the one that was there.
+    """
+
+    there: Mapping[str, Hello]
+    before: Mapping[str, Member] = field(default_factory=dict)
+    slots: Mapping[Member, int] = field(default_factory=dict)
+    ready: Mapping[str, Epoch] = field(default_factory=dict)
+    """The epoch that a process has ready."""
+    only: Mapping[str, Partition] = field(default_factory=dict)
+    """The partition of which alone it has that, if not of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The attempt cannot go on: every partition rolls back to the last complete epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Masked:
+    """The other members go on as if nothing had happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerPlan:
+    """The way in which an epoch is begun: `told` are the members that hear of it.
+
+    With `then_pause` their sources read nothing after it.
+    """
+
+    told: Sequence[Member]
+    then_pause: bool = False
+
+
+class SchemeRun(Protocol):
+    """The decisions of a scheme in one run of a job, through all its attempts."""
+
+    def place(self, processes: Processes) -> Mapping[Member, str] | None:
+        """Return the process of each member of the next attempt; None while there are too few processes."""
+
+    def lost(self, member: Member, cause: Cause) -> Masked | Broken:
+        """Return what it means that a member of the attempt is gone, or cannot go on."""
+
+    def stands_for(self, member: Member) -> bool:
+        """True if what a member says of epochs and commits counts as its partition's word."""
+
+    def trigger(self) -> TriggerPlan:
+        """Return how the next epoch of the attempt is begun."""
