@@ -152,7 +152,8 @@ class Participant(Generic[Content]):
         if progress is None:
             return dict.fromkeys(sorted(self._subtasks), ())
         owed = {
-            uid: sorted((part for owner, part in progress.owed if owner == uid), key=str) for uid, _ in progress.owed
+            uid: sorted((part for owner, part in progress.owed if owner == uid), key=str)
+            for uid in sorted({owner for owner, _ in progress.owed})
         }
         return {**dict.fromkeys(sorted(progress.uncut), ()), **owed}
 

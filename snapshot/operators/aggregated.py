@@ -46,8 +46,7 @@ def result_fields(outputs: Mapping[str, Aggregation], input: Input) -> list[pa.F
 
 def read_columns(outputs: Mapping[str, Aggregation], batch: pa.RecordBatch) -> dict[str, pa.Array]:
     """Return the columns of the batch that the aggregations are over."""
-    names = {one.column for one in outputs.values() if one.column is not None}
-    return {name: batch.column(name) for name in names}
+    return {one.column: batch.column(one.column) for one in outputs.values() if one.column is not None}
 
 
 def key_arrays(keys: KeyColumn, key_type: KeyType, input: Input) -> list[pa.Array]:

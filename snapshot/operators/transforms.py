@@ -270,7 +270,7 @@ class Select:
     def check(self) -> list[str]:
         """Return the problems that can be found without running it."""
         problems = [] if self.columns else ["it names no column"]
-        problems += [f"it names {name!r} twice" for name in set(self.columns) if self.columns.count(name) > 1]
+        problems += [f"it names {name!r} twice" for name in dict.fromkeys(self.columns) if self.columns.count(name) > 1]
         return problems + [f"there is no column {name!r}" for name in self.columns if name not in self.input.names]
 
     def open(self) -> Apply:

@@ -63,7 +63,7 @@ def _former(restored: Schema, declared: Schema, renamed: Mapping[str, str]) -> d
             raise StateMismatch(declared.uid, new, f"{old!r} shall be renamed to it, but it is not declared")
         if new in before and new not in renamed:
             raise StateMismatch(declared.uid, new, f"{old!r} shall be renamed to it, but it is in the snapshot itself")
-    former = {name: before[name] for name in present & before.keys() if name not in renamed}
+    former = {name: before[name] for name in before if name in present and name not in renamed}
     for old, new in renamed.items():
         if new in former:
             raise StateMismatch(declared.uid, new, f"more than one state shall become it, {old!r} among them")

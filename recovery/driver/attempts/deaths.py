@@ -47,7 +47,7 @@ class Deaths:
         self._loop = loop
         self._codes = codes
         self._tell = tell
-        self._open: set[_Lost] = set()
+        self._open: dict[_Lost, None] = {}
 
     def lost(
         self,
@@ -64,7 +64,7 @@ class Deaths:
         `unusable` if it was given up for what came on the connection between it and the driver.
         """
         lost = _Lost(hello, partition, reason, memory, words, self._loop.now() + _PATIENCE, unusable)
-        self._open.add(lost)
+        self._open[lost] = None
         self._loop.call_soon(lambda: self._look(lost))
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class Deaths:
         if awaited and self._loop.now() < lost.deadline:
             self._loop.call_at(self._loop.now() + _LOOK, lambda: self._look(lost))
             return
-        self._open.remove(lost)
+        del self._open[lost]
         if lost.words is not None:
             lost.words.close()
         self._tell(_death(lost, code))

@@ -69,7 +69,7 @@ class Standbys:
         if move == self._prepared:
             return
         before, self._prepared = self._prepared, move
-        for worker in {worker for worker, _ in filter(None, (before, move))}:
+        for worker in dict.fromkeys(worker for worker, _ in filter(None, (before, move))):
             if worker in self._workers.there:
                 self._standbys.pop(worker, None)
                 self._begin(worker)

@@ -47,8 +47,8 @@ class Commands:
         self._loop = loop
         self._carry_out = carry_out
         self._refuse = refuse
-        self._connections: set[_Connection] = set()
-        self._following: set[_Connection] = set()
+        self._connections: dict[_Connection, None] = {}
+        self._following: dict[_Connection, None] = {}
 
     def take(self, proved: Proved, name: str) -> None:
         """Serve a peer of this name, which has connected."""
@@ -58,7 +58,7 @@ class Commands:
             lambda asked: self._asked(connection, name, asked),
             lambda reason: self._ended(connection, name, reason),
         )
-        self._connections.add(connection)
+        self._connections[connection] = None
 
     def event(self, event: AnyEvent) -> None:
         """Tell all connections that follow events of this one."""
@@ -80,7 +80,7 @@ class Commands:
     def _asked(self, connection: _Connection, by: str, asked: Asked) -> None:
         reply = partial(self._answer, connection, asked.number)
         if isinstance(asked.command, FollowEvents):
-            self._following.add(connection)
+            self._following[connection] = None
             reply(None)
             return
         try:
@@ -106,5 +106,5 @@ class Commands:
             self._refuse(name, reason)
 
     def _gone(self, connection: _Connection) -> None:
-        self._connections.discard(connection)
-        self._following.discard(connection)
+        self._connections.pop(connection, None)
+        self._following.pop(connection, None)

@@ -107,8 +107,10 @@ def plain(value: object) -> object:
             return value.value
         case float():
             return round(value, 3)
-        case tuple() | list() | frozenset():
+        case tuple() | list():
             return [plain(item) for item in value]
+        case frozenset():
+            return [plain(item) for item in sorted(value, key=str)]
         case Mapping():
             return {str(key): plain(item) for key, item in value.items()}
         case _ if is_dataclass(value):

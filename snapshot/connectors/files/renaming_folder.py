@@ -73,9 +73,10 @@ class LocalFolder:
         """
         self._refuse_if_gone()
         already = all((self._root / file.name).exists() for file in files)
-        folders = {(self._root / file.name).parent for file in files}
-        for folder in folders - {self._root}:
-            make_folder(folder)
+        folders = sorted({(self._root / file.name).parent for file in files})
+        for folder in folders:
+            if folder != self._root:
+                make_folder(folder)
         missing = [file.name for file in files if not self._rename(file.name)]
         for folder in folders:
             _sync(folder)
@@ -150,7 +151,7 @@ class RenamingFolder:
     def publish(self, files: Sequence[StagedFile]) -> Published:
         """Rename the staged files to their final names."""
         already = all(self._is_there(f"{self._root}/{file.name}") for file in files)
-        for folder in {file.name.rpartition("/")[0] for file in files} - {""}:
+        for folder in sorted({file.name.rpartition("/")[0] for file in files} - {""}):
             self._files.makedirs(f"{self._root}/{folder}", exist_ok=True)
         return Published([file.name for file in files if not self._rename(file.name)], already)
 

@@ -109,7 +109,7 @@ class Allowances:
         if changed:
             self._window_told = self._window
         found: dict[ChannelId, Allowance] = {}
-        for channel in self._told if changed else self._touched:
+        for channel in self._told if changed else sorted(self._touched):
             endless = self._window == _NO_END
             allowed = UNLIMITED if endless else Allowance(self._processed[channel] + self._window, self._window)
             more = allowed.rows - self._told[channel]

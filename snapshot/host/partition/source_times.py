@@ -67,10 +67,10 @@ class EventTimes:
         """
         if self._splits.keys() == set(splits):
             return
-        for ended in self._splits.keys() - set(splits):
+        for ended in sorted(self._splits.keys() - set(splits)):
             latest = self._splits.pop(ended).latest
             self._ended = _later(self._ended, latest)
-        for added in set(splits) - self._splits.keys():
+        for added in sorted(set(splits) - self._splits.keys()):
             self._splits[added] = _Split()
         self._without_splits.quiet = 0
 
