@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_bytes
+from time import time
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -140,6 +141,7 @@ class DrivenWorker:
         self.tell(
             Deploy(
                 self.incarnation,
+                _now(),
                 JobId("driven"),
                 None if manifest is None else manifest.epoch,
                 MEMBER,
@@ -165,7 +167,7 @@ class DrivenWorker:
         """Trigger an epoch, and wait until all of it is durable."""
         self._number += 1
         epoch = Epoch(Generation(1), self._number)
-        self.tell(TriggerEpoch(self.incarnation, Marker(epoch, mode)))
+        self.tell(TriggerEpoch(self.incarnation, _now(), Marker(epoch, mode)))
         return self.until(Acknowledgement, lambda said: said.epoch == epoch)
 
     def complete(self, said: Acknowledgement) -> None:
@@ -227,3 +229,7 @@ class DrivenWorker:
             self.leave()
         self._workers.close()
         self._loop.close()
+
+
+def _now() -> int:
+    return int(time() * 1000)

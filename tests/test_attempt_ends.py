@@ -105,6 +105,7 @@ class Begun:
         roles, wiring = {SOURCE: Role()}, ByArrival()
         deploy = Deploy(
             INCARNATION,
+            0,
             JobId("job"),
             None,
             Member(Partition(0)),
@@ -128,7 +129,8 @@ class Begun:
         assert self.loop.run(lambda: bool(self.ready), LIMIT)
         environment = Environment(self.loop, self.background, StateCache(), tell)
         placements = {SOURCE: placement_of(SOURCE, deploy, plan, files, store)}
-        self.attempt = PartitionAttempt(deploy, plan, files, placements, {}, stage_parts(wiring), environment)
+        parts = stage_parts(wiring, lambda: 0)
+        self.attempt = PartitionAttempt(deploy, plan, files, placements, {}, parts, environment)
         self.attempt.begin()
         self.attempt.told(AssignSplits(INCARNATION, SOURCE, ("one", "two"), last=True))
 

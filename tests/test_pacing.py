@@ -10,52 +10,45 @@ from snapshot.replication.pacing import PER_TICK, DriverClock, Pacing, clock_of
 TICK = 5
 
 
-def test_a_round_is_closed_when_its_tick_is_over_and_not_before() -> None:
-    pacing = Pacing(TICK, full=100, now=1002)
-    assert pacing.due(1004, rows=99) is None
-    number = pacing.due(1005, rows=0)
-    assert number is not None
-    assert clock_of(number, TICK) == 1005
-    assert pacing.due(1009, rows=0) is None
+def test_a_round_that_ends_with_its_tick_has_the_time_at_which_that_is_over() -> None:
+    pacing = Pacing(TICK, now=1002)
+    assert pacing.next_at == 1005
+    assert clock_of(pacing.close(1005), TICK) == 1005
     assert pacing.next_at == 1010
 
 
 def test_sources_that_begin_at_other_times_close_the_rounds_of_a_tick_with_one_number() -> None:
-    early, late = Pacing(TICK, full=100, now=0), Pacing(TICK, full=100, now=1003)
-    assert early.due(1006, rows=1) == late.due(1009, rows=2)
+    assert Pacing(TICK, now=0).close(1006) == Pacing(TICK, now=1003).close(1009)
 
 
-def test_a_full_round_is_closed_early_and_comes_before_that_which_ends_with_the_tick() -> None:
-    pacing, other = Pacing(TICK, full=100, now=1000), Pacing(TICK, full=100, now=1000)
-    first, second = pacing.due(1001, rows=100), pacing.due(1001, rows=250)
-    last, others = pacing.due(1005, rows=0), other.due(1005, rows=0)
-    assert first is not None
-    assert second is not None
-    assert last is not None
-    assert first < second < last == others
+def test_a_round_that_is_closed_early_comes_before_that_which_ends_with_the_tick() -> None:
+    pacing, other = Pacing(TICK, now=1000), Pacing(TICK, now=1000)
+    first, second, last = pacing.close(1001), pacing.close(1001), pacing.close(1005)
+    assert first < second < last == other.close(1005)
     assert clock_of(first, TICK) == clock_of(second, TICK) == 1000
+    assert pacing.next_at == 1010
 
 
 def test_a_tick_that_is_late_closes_one_round_for_all_the_time_since() -> None:
-    pacing = Pacing(TICK, full=100, now=1000)
-    number = pacing.due(1042, rows=10)
-    assert number is not None
-    assert clock_of(number, TICK) == 1040
-    assert pacing.due(1044, rows=10) is None
+    pacing = Pacing(TICK, now=1000)
+    assert clock_of(pacing.close(1042), TICK) == 1040
+    assert pacing.next_at == 1045
 
 
-@given(st.lists(st.tuples(st.integers(0, 12), st.sampled_from(["due", "full", "close"])), max_size=400))
-def test_numbers_rise_and_their_time_is_that_of_the_clock(steps: list[tuple[int, str]]) -> None:
+@given(st.lists(st.tuples(st.integers(0, 12), st.booleans()), max_size=400))
+def test_numbers_rise_and_their_time_is_that_of_the_clock(steps: list[tuple[int, bool]]) -> None:
+    """Rounds are closed at any time if the second is true, else when their tick is over."""
     now = 1_000_003
-    pacing, last, clock = Pacing(TICK, full=100, now=now), -1, 0
-    for passed, step in steps:
+    pacing, last, clock = Pacing(TICK, now), -1, 0
+    for passed, early in steps:
         now += passed
-        number = pacing.close(now) if step == "close" else pacing.due(now, 100 if step == "full" else 0)
-        if number is None:
+        if not early and now < pacing.next_at:
             continue
+        number = pacing.close(now)
         assert number > last
         assert clock <= clock_of(number, TICK) <= now + TICK * (1 + len(steps) // PER_TICK)
         assert number >= now // TICK * PER_TICK - 1
+        assert pacing.next_at > now
         last, clock = number, clock_of(number, TICK)
 
 

@@ -43,7 +43,7 @@ IN = Edge(Uid("source"), Uid("stage"), 0, 0, Exchange.KEYED, SCHEMA, False, ("n"
 OUT = Edge(Uid("stage"), Uid("sink"), 0, 0, Exchange.KEYED, SCHEMA, False, ("n",))
 A, B = (IN.channel(Partition(sender), OWN) for sender in range(PARALLELISM))
 FAR = 1 << 40
-PARTS = stage_parts(ByArrival())
+PARTS = stage_parts(ByArrival(), lambda: 0)
 
 
 class Wire:

@@ -223,7 +223,7 @@ class Epochs:
         if marker.savepoint:
             record.savepoints.triggered(epoch)
         record.times.triggered(epoch, self._now(), savepoint=marker.savepoint)
-        trigger_epoch = TriggerEpoch(attempt.incarnation, marker, pauses)
+        trigger_epoch = TriggerEpoch(attempt.incarnation, at, marker, pauses)
         self._environment.workers.send_all(trigger_epoch, attempt.workers_of(plan.told))
         reached(fail_points.TRIGGER_SENT)
         self._note(log.EpochTriggered(at=means.wall(), epoch=epoch, mode=marker.mode.value, savepoint=marker.savepoint))

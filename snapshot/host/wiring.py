@@ -6,21 +6,35 @@ Invariant: no other module asks how a job is wired.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from snapshot.host.flow.gathering import AtOnce, Even, EvenGatherer, RowGatherer
 from snapshot.host.flow.inlets import ArrivalInlet
+from snapshot.host.flow.round_inlet import RoundInlet
 from snapshot.host.partition.parts import StageParts
+from snapshot.host.partition.round_source import RoundSource
 from snapshot.host.partition.router import Outlet
 from snapshot.host.partition.sink_run import Output
-from snapshot.host.partition.stage_clock import process_clock
+from snapshot.host.partition.stage_clock import process_clock, round_clock
 from snapshot.host.partition.stage_source import StageSource
-from snapshot.host.protocol.wiring import ByArrival, Wiring
+from snapshot.host.protocol.wiring import ByArrival, InRounds, Wiring
 
 
-def stage_parts(wiring: Wiring) -> StageParts:
-    """Return how the stages of a partition are made."""
+def stage_parts(wiring: Wiring, driver_time: Callable[[], int]) -> StageParts:
+    """Return how the stages of a partition are made; `driver_time` is the driver's clock, in milliseconds."""
     match wiring:
         case ByArrival():
-            return StageParts(process_clock, ArrivalInlet, StageSource, _only, _writing)
+            return StageParts(process_clock, ArrivalInlet, RowGatherer, AtOnce, StageSource, _only, _writing)
+        case InRounds(tick):
+            return StageParts(
+                partial(round_clock, tick, driver_time()),
+                RoundInlet,
+                EvenGatherer,
+                Even,
+                partial(RoundSource, tick=tick, driver_time=driver_time),
+                _only,
+                _writing,
+            )
 
 
 def _only(ends: Sequence[Outlet]) -> Outlet:

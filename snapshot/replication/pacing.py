@@ -3,7 +3,7 @@
 Invariant: numbers rise from round to round, and the processing time that a number stands for never goes back; so two
 sources of one job, wherever they run, close the rounds of one tick with the same number.
 
-A round is closed when its tick is over, and before that when it has enough rows, or for a marker, or at the end. A tick
+A round is closed when its tick is over, and before that when it has enough rows, for a marker, or at the end. A tick
 has room for many numbers; its last one is that of the round which ends with it. So a stage that hears several sources
 takes the early rounds of one of them first, and none of them runs ahead of its clock.
 """
@@ -14,8 +14,6 @@ from typing import Final
 
 PER_TICK: Final = 256
 """The numbers of one tick."""
-FULL: Final = 4
-"""A round is closed early when it has so many times as many rows as a batch."""
 _DRIFT: Final = 1e-4
 """By this part of the time that passes, at most, a clock of one machine goes faster than that of another one."""
 
@@ -49,14 +47,10 @@ def clock_of(number: int, tick: int) -> int:
 
 
 class Pacing:
-    """The rounds of one source in one partition and attempt, which begins at `now`, in milliseconds as all times are.
+    """The rounds of one source in one partition and attempt, which begins at `now`; all times are in milliseconds."""
 
-    `full` is the number of rows at which a round is closed before its tick is over.
-    """
-
-    def __init__(self, tick: int, full: int, now: int) -> None:
+    def __init__(self, tick: int, now: int) -> None:
         self._tick = tick
-        self._full = full
         self._last = self._before(now)
 
     @property
@@ -64,12 +58,8 @@ class Pacing:
         """Return when the tick of the open round is over."""
         return ((self._last + 1) // PER_TICK + 1) * self._tick
 
-    def due(self, now: int, rows: int) -> int | None:
-        """Return the number with which to close the open round, which has so many rows; None if it stays open."""
-        return self.close(now) if rows >= self._full or now >= self.next_at else None
-
     def close(self, now: int) -> int:
-        """Return the number with which the open round is closed now, whatever it has."""
+        """Return the number with which the open round is closed now."""
         self._last = max(self._last + 1, self._before(now))
         return self._last
 

@@ -136,7 +136,7 @@ class Rounds:
 
     def take(self) -> Round | MarkerReached | None:
         """Return what comes next; None while that is not known, or nothing comes any more."""
-        if self._owing or not self._live:
+        if not self.is_known:
             return None
         heads = {channel: self._lines[channel].waiting[0] for channel in self._live}
         rounds = [head.number for head in heads.values() if isinstance(head, _Closed)]
@@ -153,6 +153,11 @@ class Rounds:
                     del self._live[channel]
                     self._owing.discard(channel)
         return Round(number, tuple(shares))
+
+    @property
+    def is_known(self) -> bool:
+        """True if it is known what comes next."""
+        return bool(self._live) and not self._owing
 
     def owes(self, channel: ChannelId) -> bool:
         """True if nothing can come next before more has come on this channel: so it has to be read."""

@@ -23,6 +23,7 @@ from snapshot.ids import Member, TransactionId
 from snapshot.program.plan import ToSink
 from snapshot.program.source import Available, Resuming, Source
 from snapshot.tree.frozen_json import Json
+from statebackend import means
 from statebackend.ids import Partition, Uid
 
 _PAUSES: Final = (0.5, 1.0, 2.0, 5.0)
@@ -100,6 +101,7 @@ class AttemptRun:
                 hello.worker,
                 Deploy(
                     self.incarnation,
+                    int(means.wall() * 1000),
                     settings.job,
                     epoch,
                     member,

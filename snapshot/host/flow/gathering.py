@@ -25,7 +25,7 @@ _ENOUGH_BYTES: Final = 1 << 20
 
 
 @dataclass(slots=True)
-class _Line:
+class Line:
     """The rows of one input, in order: batches with the channel and the size of each."""
 
     pieces: deque[tuple[ChannelId, Rows, int]] = field(default_factory=deque)
@@ -47,7 +47,7 @@ class RowGatherer(Generic[Input]):
         self._take = take
         self._on_taken = on_taken
         self._most = min(most, _ENOUGH)
-        self._lines: dict[Input, _Line] = {}
+        self._lines: dict[Input, Line] = {}
 
     def __bool__(self) -> bool:
         """True if there are rows."""
@@ -69,7 +69,7 @@ class RowGatherer(Generic[Input]):
             return
         line = self._lines.get(input)
         if line is None:
-            line = self._lines[input] = _Line()
+            line = self._lines[input] = Line()
         size = rows.size
         line.pieces.append((channel, rows, size))
         line.count += len(rows)
@@ -109,10 +109,10 @@ class RowGatherer(Generic[Input]):
                 found.setdefault(channel, []).append(rows)
         return found
 
-    def _has_enough(self, line: _Line) -> bool:
+    def _has_enough(self, line: Line) -> bool:
         return line.count >= self._most or line.bytes >= _ENOUGH_BYTES
 
-    def _batch(self, line: _Line, limit: int) -> Rows:
+    def _batch(self, line: Line, limit: int) -> Rows:
         """Return the first rows of an input: whole batches within the bounds, at least one, cut to `limit` rows."""
         some: list[Rows] = []
         count = together = 0
@@ -125,3 +125,77 @@ class RowGatherer(Generic[Input]):
                 break
         batch = joined(some)
         return batch if count <= limit else batch.slice(0, limit)
+
+
+class EvenGatherer(RowGatherer[Input]):
+    """Hands on batches of exactly `most` rows, whatever the pieces in which rows come, and what is left as it is.
+
+    So the caller owes to say when no more rows of the input can come to those that are left.
+    """
+
+    def __init__(
+        self, take: Callable[[Input, Rows], int], most: int, on_taken: Callable[[ChannelId, int], object]
+    ) -> None:
+        super().__init__(take, most, on_taken)
+        self._most = most
+
+    def _has_enough(self, line: Line) -> bool:
+        return line.count >= self._most
+
+    def _batch(self, line: Line, limit: int) -> Rows:
+        """Return the next batch, whatever the limit."""
+        del limit
+        some: list[Rows] = []
+        count = 0
+        for _, rows, _ in line.pieces:
+            some.append(rows)
+            count += len(rows)
+            if count >= self._most:
+                break
+        batch = joined(some)
+        return batch if count <= self._most else batch.slice(0, self._most)
+
+
+Take = Callable[[Rows], None]
+
+
+class AtOnce:
+    """Rows that an operator gives to its outputs, each batch as it comes."""
+
+    def __init__(self, take: Take, most: int) -> None:
+        del most
+        self.rows = take
+
+    def flush(self) -> None:
+        """Do nothing, as nothing waits."""
+
+
+class Even:
+    """Rows that an operator gives to its outputs, in batches of exactly `most`, and what is left when it is flushed.
+
+    So it cannot be told from the batches in how many pieces the operator did its work.
+    """
+
+    def __init__(self, take: Take, most: int) -> None:
+        self._take = take
+        self._most = most
+        self._pieces: list[Rows] = []
+        self._count = 0
+
+    def rows(self, rows: Rows) -> None:
+        """Take rows."""
+        self._pieces.append(rows)
+        self._count += len(rows)
+        while self._count >= self._most:
+            together = joined(self._pieces)
+            left = len(together) - self._most
+            self._pieces = [together.slice(self._most, left)] if left else []
+            self._count = left
+            self._take(together.slice(0, self._most) if left else together)
+
+    def flush(self) -> None:
+        """Hand on what is left."""
+        if self._count:
+            together = joined(self._pieces)
+            self._pieces, self._count = [], 0
+            self._take(together)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from snapshot.cut.aligner import Aborted, Aligner, AlignerInstruction, AlignmentTimedOut, Triggered
-from snapshot.cut.frames import Frame
+from snapshot.cut.frames import Data, Frame
 from snapshot.ids import ChannelId, Copy
 from statebackend.ids import Epoch
 
@@ -32,16 +32,32 @@ class Gating:
 _AS_BEFORE: Final = Gating((), ())
 
 
+@dataclass(frozen=True, slots=True)
+class RoundBegan:
+    """A round follows, which has to be closed on the outputs before receivers take anything of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOver:
+    """All of a round was handed on: when everything that follows from it is done, close it on the outputs."""
+
+    number: int
+
+
+Instruction = AlignerInstruction | RoundBegan | RoundOver
+"""Something to do next."""
+
+
 class Inlet(Protocol):
     """The inputs of one stage in one attempt. The caller carries out instructions in order, before the next call."""
 
-    def arrived(self, copy: Copy, frame: Frame) -> Sequence[AlignerInstruction]:
+    def arrived(self, copy: Copy, frame: Frame) -> Sequence[Instruction]:
         """Take a frame that has come in."""
 
-    def told(self, said: Said) -> Sequence[AlignerInstruction]:
+    def told(self, said: Said) -> Sequence[Instruction]:
         """Take what was said of an epoch."""
 
-    def proceed(self) -> Sequence[AlignerInstruction]:
+    def proceed(self) -> Sequence[Instruction]:
         """Go on to the next thing in order, as the operator is ready for it."""
 
     @property
@@ -49,8 +65,12 @@ class Inlet(Protocol):
         """True if `proceed` would do nothing now."""
 
     @property
-    def next(self) -> Frame | None:
-        """Return the frame that `proceed` would look at first; None if it would do nothing."""
+    def has_more_rows(self) -> bool:
+        """True if `proceed` would hand on rows that those may be worked on with which it handed on last."""
+
+    @property
+    def round(self) -> int:
+        """Return the number of the round that is being handed on; 0 where there are no rounds."""
 
     @property
     def aligning(self) -> bool:
@@ -89,17 +109,27 @@ class ArrivalInlet(Aligner):
         self._most = most
         self._paused: set[ChannelId] = set()
 
-    def arrived(self, copy: Copy, frame: Frame) -> Sequence[AlignerInstruction]:
+    def arrived(self, copy: Copy, frame: Frame) -> Sequence[Instruction]:
         """Take a frame that has come in."""
         return self._arrived(copy.channel, frame)
 
-    def told(self, said: Said) -> Sequence[AlignerInstruction]:
+    def told(self, said: Said) -> Sequence[Instruction]:
         """Take what was said of an epoch."""
         return self.handle(said)
 
-    def proceed(self) -> Sequence[AlignerInstruction]:
+    def proceed(self) -> Sequence[Instruction]:
         """Go on to the next frame."""
         return self._proceed()
+
+    @property
+    def has_more_rows(self) -> bool:
+        """True if `proceed` would hand on rows."""
+        return isinstance(self.next, Data)
+
+    @property
+    def round(self) -> int:
+        """Return 0, as there are no rounds."""
+        return 0
 
     def gating(self, copies: Iterable[Copy]) -> Gating:
         """Read no more from channels that an alignment holds back, and from none while too much is queued.

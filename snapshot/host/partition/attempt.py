@@ -256,7 +256,7 @@ class PartitionAttempt:
     def told(self, message: TriggerEpoch | EpochIsOver | AssignSplits | Drain) -> None:
         """Do what the driver has said about this attempt."""
         match message:
-            case TriggerEpoch(_, marker):
+            case TriggerEpoch(_, _, marker):
                 reached(fail_points.TRIGGER_HEARD)
                 self._epochs.triggered(marker.epoch)
                 self._guarded(lambda: self._trigger(message))

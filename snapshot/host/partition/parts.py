@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from snapshot.host.flow.gathering import AtOnce, Even, RowGatherer, Take
 from snapshot.host.flow.inlets import MakeInlet
 from snapshot.host.partition.opening import StatePlacement
 from snapshot.host.partition.router import Outlet
@@ -26,6 +28,11 @@ class StageParts:
 
     clock: Callable[[], StageClock]
     inlet: MakeInlet
+    gatherer: type[RowGatherer[Any]]
+    """Makes batches for the operator of the rows that the inlet hands on."""
+    batches: Callable[[Take, int], AtOnce | Even]
+    """Takes the rows that the operator gives to one output, on their way to the function that is given; the batches
+    that come there have so many rows at most."""
     pacing: MakePacing
     outlet: Callable[[Sequence[Outlet]], Outlet]
     """Joins the sending ends to all processes that have one receiver's role."""

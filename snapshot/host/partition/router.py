@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from snapshot.cut.frames import Data, Frame
+from snapshot.cut.frames import Data, Frame, Marker
 from snapshot.host.flow.allowances import Allowance
 from snapshot.host.net.rows_wire import RowsWire
 from snapshot.ids import ChannelId
@@ -148,10 +148,10 @@ class Router:
         """True if it is one of these channels."""
         return any(own.id == channel for own in self._channels)
 
-    def is_full(self, limit: int) -> bool:
+    def is_full(self, limit: int, *, heed_allowances: bool = True) -> bool:
         """True if a channel has `limit` bytes or more waiting, or has no room for more rows under its allowance."""
         for channel, put in zip(self._channels, self._put, strict=True):
-            if channel.bytes >= limit or channel.allowed.room(put) <= 0:
+            if channel.bytes >= limit or (heed_allowances and channel.allowed.room(put) <= 0):
                 return True
         return False
 
@@ -189,6 +189,8 @@ class Router:
     def put(self, frame: Frame) -> Overtaken:
         """Send a frame on every channel, behind all rows; return what it overtook on which."""
         self.flush()
+        if isinstance(frame, Marker):
+            self._turn = 0  # so whose turn it is follows from what has come since the last marker
         overtaken = {channel.id: channel.put(frame) for channel in self._channels}
         return {channel: frames for channel, frames in overtaken.items() if frames}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from snapshot.replication.pacing import clock_of
 from statebackend import means
 
 
@@ -16,6 +17,8 @@ class StageClock:
     """Returns the processing time, in milliseconds since 1970; it never goes back."""
     monotonic: Callable[[], float]
     """Returns a time in seconds that says how long work has taken."""
+    close_round: Callable[[int], object] | None = None
+    """Moves processing time on to the end of the round of this number; None if it goes on by itself."""
 
 
 def process_clock() -> StageClock:
@@ -28,3 +31,17 @@ def process_clock() -> StageClock:
         return latest
 
     return StageClock(now, means.monotonic)
+
+
+def round_clock(tick: int, began: int) -> StageClock:
+    """Return the clocks of a stage that works in rounds: processing time moves on from round to round.
+
+    Behind a marker rounds may have smaller numbers than before; processing time stands still then.
+    """
+    latest = began
+
+    def close_round(number: int) -> None:
+        nonlocal latest
+        latest = max(latest, clock_of(number, tick))
+
+    return StageClock(lambda: latest, means.monotonic, close_round)

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from snapshot import fail_points
-from snapshot.cut.aligner import AlignerInstruction
 from snapshot.cut.frames import Data, Frame, Watermark
 from snapshot.cut.watermarks import Watermarks, going_on
 from snapshot.fail_points import reached
 from snapshot.host.flow.allowances import Allowance, Allowances
 from snapshot.host.flow.gathering import RowGatherer
-from snapshot.host.flow.inlets import MakeInlet
+from snapshot.host.flow.inlets import Instruction
 from snapshot.host.net.rows_wire import RowsWire
 from snapshot.host.partition.channel_state import recalled
 from snapshot.host.partition.opening import StatePlacement
+from snapshot.host.partition.parts import StageParts
 from snapshot.host.partition.stage_clock import StageClock
 from snapshot.ids import ChannelId, Copy
 from snapshot.operators.rows import Rows, keys_in
@@ -72,7 +72,7 @@ class StageInputs:
         placement: StatePlacement,
         epoch: Epoch | None,
         take: Callable[[Input, Rows], int],
-        make_inlet: MakeInlet,
+        parts: StageParts,
         clock: StageClock,
     ) -> None:
         self._placement = placement
@@ -81,11 +81,11 @@ class StageInputs:
         self._wires = {place.port_of: RowsWire(place.edge.schema, place.edge.timed) for place in self._inputs.values()}
         ordered = [channel for channel, place in self._inputs.items() if place.edge.ordered]
         restored = epoch if epoch is not None else NO_EPOCH
-        self.inlet = make_inlet(tuple(self._inputs), ordered, restored, placement.options.input_buffer)
+        self.inlet = parts.inlet(tuple(self._inputs), ordered, restored, placement.options.input_buffer)
         # An input without event time, such as a control stream, says nothing of it, and holds nobody back.
         self._timed = frozenset(channel for channel, place in self._inputs.items() if place.edge.timed)
         self._watermarks = Watermarks(self._timed, going_on(placement.role.watermark))
-        self._gathering = RowGatherer[Input](take, placement.options.batch_rows, self._taken)
+        self._gathering: RowGatherer[Input] = parts.gatherer(take, placement.options.batch_rows, self._taken)
         self._gates: dict[Copy, ReceivingEnd] = {}
         self._allowances = Allowances(tuple(self._inputs))
         self._backlog_since: float | None = None
@@ -149,7 +149,7 @@ class StageInputs:
 
     # --- what comes, and in which order it is taken ---------------------------------------------------------------
 
-    def arrived(self, copy: Copy, frame: Frame) -> Sequence[AlignerInstruction]:
+    def arrived(self, copy: Copy, frame: Frame) -> Sequence[Instruction]:
         """Take a frame that has come in on a channel."""
         if self._backlog_since is None:
             self._backlog_since = self._clock.monotonic()
@@ -171,7 +171,7 @@ class StageInputs:
     @property
     def are_to_be_handed_on(self) -> bool:
         """True if rows wait that are enough, or that no other rows can join."""
-        return bool(self._gathering) and (self._gathering.is_enough or not isinstance(self.inlet.next, Data))
+        return bool(self._gathering) and (self._gathering.is_enough or not self.inlet.has_more_rows)
 
     def hand_on(self, most: int) -> None:
         """Hand on a batch of so many rows at most."""

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from snapshot import fail_points
-from snapshot.cut.frames import Data, End, Marker, Watermark
+from snapshot.cut.frames import Boundary, Data, End, Frame, Marker, Watermark
 from snapshot.fail_points import reached
 from snapshot.host.flow.pace import Yield
 from snapshot.host.partition.opening import StatePlacement
+from snapshot.host.partition.parts import StageParts
 from snapshot.host.partition.router import Ends, Outlet, Router, Take, chained
 from snapshot.host.partition.stage_clock import StageClock
 from snapshot.ids import ChannelId
@@ -37,6 +38,7 @@ class StageOutputs:
         outlets: Mapping[ChannelId, Outlet],
         sinks: Mapping[Uid, Take],
         stamp: Callable[[Step, Rows], Rows],
+        parts: StageParts,
         clock: StageClock,
     ) -> None:
         self._options = placement.options
@@ -44,37 +46,69 @@ class StageOutputs:
         self._routers = [_router(edge, placement, outlets) for edge in stage.edges]
         ends = Ends(sinks, {router.edge: router.rows for router in self._routers}, stamp)
         self._chains = {side: chained(targets, ends) for side, targets in stage.outputs.items() if targets}
+        most = self._options.batch_rows
+        self._emitted = {side: parts.batches(chain, most) for side, chain in self._chains.items()}
         self._yield = Yield()
+        self._in_round = False
         self._buffered_since = _NOT_YET
         self._blocked_since: float | None = None
         self._blocked = 0.0
 
     def emit(self, rows: Rows, side: str | None = None) -> None:
-        """Take rows through the chain of an output."""
+        """Take rows of the operator through the chain of an output."""
         if len(rows):
-            take = self._chains.get(side)
-            if take is not None:
-                take(rows)
+            emitted = self._emitted.get(side)
+            if emitted is not None:
+                emitted.rows(rows)
+
+    def hand_out(self, rows: Rows) -> None:
+        """Take a batch of the source through its chain, as it is."""
+        take = self._chains.get(None)
+        if take is not None:
+            take(rows)
 
     # --- other frames than rows -----------------------------------------------------------------------------------
 
     def watermark(self, watermark: Watermark) -> None:
         """Announce a watermark."""
+        self._put(watermark)
+
+    def open_round(self) -> None:
+        """Let all rows out that come before the round is closed, whatever receivers allow.
+
+        A receiver takes none of them before, and so allows no more. A stage that waits for room has closed all that it
+        has sent; so rounds wait for each other in the order of their numbers alone, never in a circle.
+        """
+        self._in_round = True
+
+    def boundary(self, number: int) -> None:
+        """Close the round."""
+        self._put(Boundary(number))
+        self._in_round = False
+
+    def _put(self, frame: Frame) -> None:
+        self._flush_emitted()
         for router in self._routers:
-            router.put(watermark)
+            router.put(frame)
+
+    def _flush_emitted(self) -> None:
+        for emitted in self._emitted.values():
+            emitted.flush()
 
     def marker(self, marker: Marker) -> dict[ChannelId, Sequence[Data]]:
         """Send a marker; return the frames that it overtook."""
+        self._flush_emitted()
         overtaken: dict[ChannelId, Sequence[Data]] = {}
         for router in self._routers:
             overtaken.update(router.put(marker))
             reached(fail_points.MARKER_SENT)
         return overtaken
 
-    def end(self) -> None:
-        """End all channels."""
+    def end(self, number: int) -> None:
+        """End all channels with the round of this number, or 0 where there are no rounds."""
+        self._flush_emitted()
         for router in self._routers:
-            router.put(End())
+            router.put(End(number))
             reached(fail_points.OUTPUT_ENDED)
 
     # --- rows that wait for others --------------------------------------------------------------------------------
@@ -100,7 +134,7 @@ class StageOutputs:
         """True if an output is full; the time that this lasts is noted."""
         full = False
         for router in self._routers:
-            full = full or router.is_full(self._options.channel_buffer)
+            full = full or router.is_full(self._options.channel_buffer, heed_allowances=not self._in_round)
         if full and self._blocked_since is None:
             self._blocked_since = self._clock.monotonic()
         elif not full and self._blocked_since is not None:

@@ -14,6 +14,7 @@ from snapshot import fail_points
 from snapshot.cut import aligner as align
 from snapshot.cut.frames import LATEST, Data, Frame, Marker, MarkerMode, Watermark
 from snapshot.fail_points import reached
+from snapshot.host.flow.inlets import Instruction, RoundBegan, RoundOver
 from snapshot.host.partition.opening import StatePlacement
 from snapshot.host.partition.operator_run import OperatorRun
 from snapshot.host.partition.parts import StageParts
@@ -60,14 +61,16 @@ class StageRun:
         self._placement = placement
         clock = parts.clock()
         self._monotonic = clock.monotonic
-        self.inputs = StageInputs(stage.inputs, placement, epoch, self._take, parts.inlet, clock)
+        self._close_round = clock.close_round
+        self.inputs = StageInputs(stage.inputs, placement, epoch, self._take, parts, clock)
         takes = {uid: sink.rows for uid, sink in sinks.items()}
-        self.outputs = StageOutputs(stage, placement, outlets, takes, self._stamp, clock)
+        self.outputs = StageOutputs(stage, placement, outlets, takes, self._stamp, parts, clock)
         self.operator = OperatorRun(stage, placement, self.outputs.emit, clock)
         self._time = StageTime(placement.role.watermark, self.inputs, self.operator, self.outputs)
         self._source: Pacing | None = None
         if stage.source is not None:
             self._source = parts.pacing(stage, stage.source, placement, attempt, wake, clock)
+        self._closing: int | None = None  # the round of which all was handed out
         self._unfinished: dict[Epoch, Unfinished] = {}
         self._rows_in = 0
         self._ending = False  # all input has ended
@@ -109,6 +112,8 @@ class StageRun:
         """Begin an epoch that the coordinator has triggered."""
         if self._source is not None:
             self._source.triggered(marker.epoch, then_pause=then_pause)
+            while self._source.owes and not self._ending:
+                self._read_once(self._source)
         self._do(self.inputs.inlet.told(align.Triggered(marker)))
 
     def alignment_timed_out(self, epoch: Epoch) -> None:
@@ -173,6 +178,8 @@ class StageRun:
             self._move_on()
         elif self.inputs.are_to_be_handed_on:
             self.inputs.hand_on(self.outputs.most(self.operator.at_once))
+        elif self._closing is not None:
+            self._go_on_closing(self._closing)
         elif not self.inputs.inlet.idle:
             self._do(self.inputs.inlet.proceed())
         elif self._time.is_moving:
@@ -184,31 +191,52 @@ class StageRun:
     def _read_once(self, source: Pacing) -> bool:
         if self._ending or not source.reads:
             return False
-        if source.splits.ended:
+        if source.ended:
             self._end()
             return True
         began, out = self._monotonic(), self.outputs.rows_out
         with self.operator.noting("reading a split"):
             batch = source.read(self.outputs.most(self.operator.at_once))
+        if source.owes:
+            self.outputs.open_round()
         if batch is not None:
             self._rows_in += len(batch)
             if len(batch):
                 self._time.begin_anew()
                 for rows in self.operator.noted(Rows(batch)):
-                    self.outputs.emit(rows)
+                    self.outputs.hand_out(rows)
                 self.operator.worked(len(batch), began)
                 self.outputs.gave(len(batch), out)
         if source.splits.wants_split():
             self._report(self, NeedsSplit())
         self._time.announce(source.watermark())
-        return batch is not None or source.splits.ended
+        number = source.closes()
+        if number is not None:
+            self.outputs.boundary(number)
+        return batch is not None or number is not None or source.ended
+
+    def _go_on_closing(self, number: int) -> None:
+        """Close a round on the outputs when all is done that is due by its time."""
+        assert self._close_round is not None
+        self._close_round(number)
+        if self._wakes_now:
+            self.operator.wake()
+            return
+        self._closing = None
+        if not self._ending:
+            self.outputs.boundary(number)
 
     def _wake_if_due(self) -> bool:
-        wakes_in = None if self._ending else self.operator.wakes_in()
-        if wakes_in is None or wakes_in > 0 or self.outputs.is_blocked():
+        """Wake the operator by the clock; within a round it stands still."""
+        if self._close_round is not None or not self._wakes_now or self.outputs.is_blocked():
             return False
         self.operator.wake()
         return True
+
+    @property
+    def _wakes_now(self) -> bool:
+        wakes_in = None if self._ending else self.operator.wakes_in()
+        return wakes_in is not None and wakes_in <= 0
 
     def next_due(self) -> float:
         """Return in how many seconds the stage has something to do by the clock; infinity if nothing."""
@@ -216,7 +244,7 @@ class StageRun:
         if self._ending or self.outputs.was_blocked:
             return due
         wakes_in = self.operator.wakes_in()
-        if wakes_in is not None:
+        if wakes_in is not None and self._close_round is None:
             due = max(0.0, wakes_in)
         return due if self._source is None else min(due, self._source.next_due())
 
@@ -226,7 +254,7 @@ class StageRun:
 
     # --- what the aligner says ----------------------------------------------------------------------------------------
 
-    def _do(self, instructions: Sequence[align.AlignerInstruction]) -> None:
+    def _do(self, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
             if isinstance(instruction, align.Process) and isinstance(instruction.frame, Data):
                 self.inputs.gather(instruction.channel, instruction.frame)
@@ -251,6 +279,10 @@ class StageRun:
                     self._advance(self.inputs.ended(channel))
                 case align.AllEnded():
                     self._end()
+                case RoundBegan():
+                    self.outputs.open_round()
+                case RoundOver(number):
+                    self._closing = number
 
     def _take(self, place: Input, rows: Rows) -> int:
         self._time.heard_more(place)
@@ -314,7 +346,7 @@ class StageRun:
         if not self._ending or self.ended or self._time.is_moving:
             return
         self.ended = True
-        self.outputs.end()
+        self.outputs.end(self.inputs.inlet.round if self._source is None else self._source.closes_last())
         for sink in self.sinks.values():
             sink.no_more_rows()
         self._report(self, StageEnded())

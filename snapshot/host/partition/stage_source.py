@@ -41,10 +41,24 @@ class Pacing(Protocol):
 
     @property
     def reads(self) -> bool:
-        """True if the source is to be read now, as far as its outputs have room."""
+        """True if `read` is to be called now, as far as the outputs have room."""
+
+    @property
+    def owes(self) -> bool:
+        """True if there are rows that have to be handed out before a cut, or a round that has to be closed."""
+
+    @property
+    def ended(self) -> bool:
+        """True if nothing will ever be handed out any more."""
 
     def read(self, most: int) -> pa.RecordBatch | None:
         """Return the next rows, about `most` at most; None if there are none now."""
+
+    def closes(self) -> int | None:
+        """Return the number of the round that is to be closed now, with all that was handed out; None if none is."""
+
+    def closes_last(self) -> int:
+        """Return the number of the round that the end closes; 0 where there are no rounds."""
 
     def positions(self) -> tuple[SplitPosition, ...]:
         """Return how far the rows go that were handed out: the source's part of a cut."""
@@ -99,6 +113,24 @@ class StageSource:
     def reads(self) -> bool:
         """True if the source is to be read now, as far as its outputs have room."""
         return self._paused_by is None
+
+    @property
+    def owes(self) -> bool:
+        """Return False: what was read was handed out."""
+        return False
+
+    @property
+    def ended(self) -> bool:
+        """True if nothing will ever be read any more."""
+        return self.splits.ended
+
+    def closes(self) -> int | None:
+        """Return None, as there are no rounds."""
+        return None
+
+    def closes_last(self) -> int:
+        """Return 0, as there are no rounds."""
+        return 0
 
     def read(self, most: int) -> pa.RecordBatch | None:
         """Return the next rows, about `most` at most; None if there are none now."""

@@ -76,6 +76,7 @@ from snapshot.host.wiring import stage_parts
 from snapshot.ids import ChannelId, Copy, Member
 from snapshot.program.pickling import loads
 from snapshot.program.plan import Plan
+from snapshot.replication.pacing import DriverClock
 from statebackend import means
 from statebackend.child_python import outlive_sigterm
 from statebackend.errors import JobError
@@ -137,6 +138,7 @@ class Worker:
         self._opening: StateOpener | None = None
         self._opened: dict[Uid, OpenedState] = {}  # while channels are set up
         self._setup: ChannelSetup | None = None
+        self._driver_clock = DriverClock(0, means.monotonic())
         self._attempt: PartitionAttempt | None = None
         self._channels: list[SendingChannel | ReceivingChannel | LocalChannel] = []
         self._early: list[tuple[ChannelOf, Proved]] = []  # of a deployment that we have not heard of yet
@@ -321,8 +323,11 @@ class Worker:
         match message:
             case Deploy():
                 if message.incarnation > self._incarnation:
+                    self._driver_clock = DriverClock(message.sent_at, means.monotonic())
                     self._deploy(message)
             case TriggerEpoch() | EpochIsOver() | AssignSplits() | Drain():
+                if isinstance(message, TriggerEpoch) and message.incarnation == self._incarnation:
+                    self._driver_clock.heard(message.sent_at, means.monotonic())
                 if message.incarnation == self._incarnation and self._attempt is not None:
                     self._attempt.told(message)
                 elif message.incarnation == self._incarnation and self._setup is not None:
@@ -404,6 +409,9 @@ class Worker:
             self._follower.release()
             self._follower = None
 
+    def _driver_time(self) -> int:
+        return self._driver_clock.now(means.monotonic())
+
     def _store_at(self, uri: str, seconds: float) -> BlobStore:
         """Return the job's one store, whose connections are kept; the driver has tried it out."""
         if self._store is None or self._store[0] != uri:
@@ -452,7 +460,7 @@ class Worker:
     ) -> None:
         self._setup = None
         sending = self._sending(deploy, plan, connections)
-        parts = stage_parts(deploy.wiring)
+        parts = stage_parts(deploy.wiring, self._driver_time)
         try:
             attempt = PartitionAttempt(deploy, plan, files, placements, sending, parts, self._environment)
         except BaseException as error:

@@ -383,6 +383,8 @@ class Deploy:
     """
 
     incarnation: Incarnation
+    sent_at: int
+    """The driver's clock, in milliseconds since 1970."""
     job: JobId
     epoch: Epoch | None
     member: Member
@@ -413,6 +415,8 @@ class TriggerEpoch:
     """Cut: sources note their positions and send the marker. With `then_pause` they read nothing after it."""
 
     incarnation: Incarnation
+    sent_at: int
+    """The driver's clock, in milliseconds since 1970."""
     marker: Marker
     then_pause: bool = False
 

@@ -10,4 +10,12 @@ class ByArrival:
     """A stage takes what comes in the order in which it comes, sources are read when there is room, sinks write."""
 
 
-Wiring = ByArrival
+@dataclass(frozen=True, slots=True)
+class InRounds:
+    """Sources cut what they read into numbered rounds, and every stage takes a round whole from all its inputs."""
+
+    tick: int
+    """Sources close a round so often, in milliseconds."""
+
+
+Wiring = ByArrival | InRounds

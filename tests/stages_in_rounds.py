@@ -1,0 +1,340 @@
+"""Whole programs in rounds: the real stages of every partition, on channels and a clock that a test holds in its hands.
+
+Invariant: the rounds of sources are the same in every run; all else is chance: in which order stages work and for how
+long, when they are interrupted, into which frames rows are cut, and how long frames are on their way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from secrets import token_hex
+from typing import Any
+
+import pyarrow as pa
+
+from snapshot import Program
+from snapshot.cut.frames import Data, End, Frame, Marker, MarkerMode
+from snapshot.host.flow.allowances import UNLIMITED, Allowance
+from snapshot.host.net.rows_wire import RowsWire
+from snapshot.host.partition.opening import StatePlacement, open_state
+from snapshot.host.partition.parts import StageParts
+from snapshot.host.partition.stage_clock import StageClock
+from snapshot.host.partition.stage_run import StageRun
+from snapshot.host.partition.stage_source import Pacing
+from snapshot.host.partition.state_cache import StateCache
+from snapshot.host.partition.tree_files import TreeFiles
+from snapshot.host.protocol.messages import Role
+from snapshot.host.protocol.options import HostOptions
+from snapshot.host.protocol.wiring import InRounds
+from snapshot.host.wiring import stage_parts
+from snapshot.ids import ChannelId, Copy
+from snapshot.operators.rows import Rows, joined
+from snapshot.program.plan import Plan
+from snapshot.program.source import Batch, Exhausted, Later, Reading, SplitContext
+from statebackend.files import FileSet
+from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
+from statebackend.keygroups import range_of
+from statebackend.stores.memory_store import MemoryStore
+
+TICK = 5
+START = 1_700_000_000_000
+"""The time at which a run begins, in milliseconds: the beginning of a tick."""
+
+
+class Clock:
+    """The driver's clock as each partition knows it, and time that passes while work is done."""
+
+    def __init__(self, random: Random, partitions: int) -> None:
+        self._random = random
+        self.now = [START] * partitions
+        self._worked = 0.0
+
+    def monotonic(self) -> float:
+        self._worked += self._random.choice((0.0, 0.0, 0.0, 0.005, 0.05))
+        return self._worked
+
+
+@dataclass(frozen=True)
+class Due:
+    """A source of rows that are due at certain times: `rows` are numbers of milliseconds since the start, with rows."""
+
+    schema: pa.Schema
+    rows: tuple[tuple[int, tuple[object, ...]], ...]
+    splits: int
+    bounded: bool = True
+    blocking: bool = False
+    on_demand: bool = False
+    discover_every: float | None = None
+    now: Callable[[], int] | None = None
+
+    def check(self) -> Sequence[str]:
+        return ()
+
+    def discover(self, parallelism: int) -> Sequence[str]:
+        return [str(split) for split in range(self.splits)]
+
+    def open(self, context: SplitContext) -> DueReader:
+        assert self.now is not None
+        split = int(context.split)
+        return DueReader(self, [row for at, row in enumerate(self.rows) if at % self.splits == split], self.now)
+
+
+class DueReader:
+    def __init__(self, source: Due, rows: list[tuple[int, tuple[object, ...]]], now: Callable[[], int]) -> None:
+        self._source, self._rows, self._now, self._at = source, rows, now, 0
+
+    def read(self, most: int) -> Reading:
+        if self._at == len(self._rows):
+            return Exhausted()
+        some = [row for at, row in self._rows[self._at : self._at + most] if START + at < self._now()]
+        if not some:
+            return Later(self._now() / 1000)
+        self._at += len(some)
+        columns = zip(*some, strict=True)
+        arrays = [pa.array(c, field.type) for c, field in zip(columns, self._source.schema, strict=True)]
+        return Batch(pa.record_batch(arrays, schema=self._source.schema), self._at)
+
+    def close(self) -> None:
+        pass
+
+
+class Line:
+    """A channel whose frames are on their way for as long as chance has it; it never holds up a source."""
+
+    def __init__(self, channel: ChannelId, *, of_source: bool) -> None:
+        self.id = channel
+        self._of_source = of_source
+        self.frames: deque[Frame] = deque()
+        self.said: list[Frame] = []
+        self.allowed: Allowance = UNLIMITED
+        self.is_read = True
+
+    @property
+    def bytes(self) -> int:
+        return 0 if self._of_source else sum(frame.size for frame in self.frames if isinstance(frame, Data))
+
+    def put(self, frame: Frame) -> tuple[Data, ...]:
+        if self.said and isinstance(self.said[-1], End):
+            assert isinstance(frame, Marker)
+            return ()
+        self.frames.append(frame)
+        self.said.append(frame)
+        return ()
+
+    def pause(self) -> None:
+        self.is_read = False
+
+    def resume(self) -> None:
+        self.is_read = True
+
+    def allow(self, allowance: Allowance) -> None:
+        if not self._of_source:
+            self.allowed = allowance
+
+
+class Kept:
+    """A sink that keeps all batches as they come, as bytes, with the epochs between them."""
+
+    def __init__(self) -> None:
+        self.said: list[object] = []
+
+    def begin(self) -> None:
+        pass
+
+    def rows(self, rows: Rows) -> None:
+        self.said.append(as_bytes(rows))
+
+    def cut(self, epoch: Epoch) -> None:
+        self.said.append(epoch)
+
+    def completed(self, epoch: Epoch) -> None:
+        pass
+
+    def no_more_rows(self) -> None:
+        self.said.append("end")
+
+    def close(self) -> None:
+        pass
+
+
+def as_bytes(rows: Rows) -> tuple[bytes, bytes | None]:
+    batch = pa.Table.from_batches([rows.batch]).combine_chunks().to_batches()[0]
+    clean = pa.record_batch([pa.array(column.to_pylist(), column.type) for column in batch], schema=batch.schema)
+    return clean.serialize().to_pybytes(), None if rows.times is None else rows.times.tobytes()
+
+
+class Job:
+    """A program in so many partitions. `marks` are times at which sources are told of an epoch."""
+
+    def __init__(
+        self,
+        program: Program,
+        partitions: int,
+        seed: int,
+        folder: Path,
+        marks: Sequence[int],
+        changed: Callable[[StageParts], StageParts],
+    ) -> None:
+        self.random = random = Random(seed)
+        self.plan: Plan = program.plan(16)
+        self.partitions, self.marks, self.changed = partitions, list(marks), changed
+        self.clock = Clock(random, partitions)
+        self.lines: dict[ChannelId, Line] = {}
+        self.sinks: dict[tuple[Uid, int], Kept] = {}
+        self.runs: list[tuple[int, StageRun]] = []
+        self.wires: dict[ChannelId, RowsWire] = {}
+        self.closing = ExitStack()
+        self._triggered: dict[int, list[Marker]] = {partition: [] for partition in range(partitions)}
+        for partition in range(partitions):
+            self._make(partition, folder)
+        by_channel = {channel: run for _, run in self.runs for channel in run.inputs.channels}
+        self._receivers = by_channel
+        for _, run in self.runs:
+            run.inputs.connect({Copy(channel): self.lines[channel] for channel in run.inputs.channels})
+            run.begin()
+
+    def _make(self, index: int, folder: Path) -> None:
+        partition, store = Partition(index), MemoryStore(token_hex(8))
+        files = TreeFiles(store, Incarnation(Generation(1), Attempt(1)), partition)
+        options = HostOptions(batch_rows=8, state_backend="heap", channel_buffer=1 << 10, input_buffer=1 << 12)
+
+        def now() -> int:
+            return self.clock.now[index]
+
+        parts = self._parts(stage_parts(InRounds(TICK), now))
+        for planned in self.plan.stages:
+            stage = planned
+            if isinstance(stage.source, Due):
+                stage = replace(stage, source=replace(stage.source, now=now))
+            groups = range_of(partition, self.partitions, self.plan.max_parallelism)
+            role = Role(FileSet(groups))
+            placement = StatePlacement(
+                stage.uid, partition, self.partitions, self.plan.max_parallelism, role, options, store, files, folder
+            )
+            for edge in stage.edges:
+                for receiver in edge.receivers(partition, self.partitions):
+                    channel = edge.channel(partition, receiver)
+                    self.lines[channel] = Line(channel, of_source=stage.source is not None)
+                    self.wires[channel] = RowsWire(edge.schema, edge.timed)
+            sinks = {sink.uid: self.sinks.setdefault((sink.uid, index), Kept()) for sink in stage.sinks}
+            outlets: dict[ChannelId, Any] = dict(self.lines)
+            run = StageRun(stage, placement, None, outlets, sinks, lambda *_: None, lambda: None, Attempt(1), parts)
+            self.closing.callback(run.close)
+            if stage.operator is not None:
+                state = open_state(stage.operator, placement, None, StateCache(), lambda: None).state
+                self.closing.callback(state.close)
+                run.open(state)
+            if stage.source is not None and run.source is not None:
+                dealt = stage.source.discover(self.partitions)
+                run.source.assign(dealt[index :: self.partitions], last=True)
+            self.runs.append((index, run))
+
+    def _parts(self, parts: StageParts) -> StageParts:
+        """Let work take as long as chance has it, but no source close its rounds earlier because of that."""
+
+        def clock() -> StageClock:
+            return replace(parts.clock(), monotonic=self.clock.monotonic)
+
+        def pacing(*given: Any) -> Pacing:
+            made = parts.pacing(*given)
+            read = made.read
+            made.read = lambda most: read(most + (1 << 20))  # type: ignore[method-assign]
+            return made
+
+        return self.changed(replace(parts, clock=clock, pacing=pacing))
+
+    # --- chance -------------------------------------------------------------------------------------------------------
+
+    def run(self, until: int) -> None:
+        """Run until all have come to this time, and there is nothing left to do."""
+        for _ in range(200_000):
+            if self._step(until):
+                continue
+            if all(now >= START + until for now in self.clock.now):
+                return
+        raise AssertionError("the job does not come to rest")
+
+    def _step(self, until: int) -> bool:
+        """Do something that chance chooses; return False if nothing was left to do but to let time pass."""
+        random = self.random
+        lines = [line for line in self.lines.values() if line.frames and line.is_read]
+        if lines and random.random() < 0.5:
+            line = random.choice(lines)
+            for _ in range(min(len(line.frames), random.choice((1, 1, 2, 50)))):
+                self._receivers[line.id].arrived(Copy(line.id), line.frames.popleft())
+            return True
+        for _, run in random.sample(self.runs, len(self.runs)):
+            if run.work(self.clock.monotonic() + random.choice((0.0, 0.001, 1.0))):
+                return True
+            if random.random() < 0.3:
+                run.outputs.flush()
+        if lines:
+            return True
+        for _, run in self.runs:
+            run.outputs.flush()
+        if any(line.frames and line.is_read for line in self.lines.values()):
+            return True
+        behind = [p for p in range(self.partitions) if self.clock.now[p] < START + until]
+        if not behind:
+            return False
+        partition = random.choice(behind)
+        if self.clock.now[partition] - min(self.clock.now) < 8 * TICK:
+            self.clock.now[partition] += TICK
+            self._trigger(partition)
+        return True
+
+    def _trigger(self, partition: int) -> None:
+        """Tell all stages of a partition of the epochs that are due, some of which are given up at some time."""
+        told = self._triggered[partition]
+        while len(told) < len(self.marks) and START + self.marks[len(told)] <= self.clock.now[partition]:
+            marker = Marker(Epoch(Generation(1), len(told) + 1), MarkerMode.ALIGNED)
+            told.append(marker)
+            for index, run in self.runs:
+                if index == partition:
+                    run.triggered(marker, then_pause=False)
+            if marker.epoch.number % 2:
+                for _, run in self.runs:
+                    if self.random.random() < 0.5:
+                        run.abandoned(marker.epoch)
+
+    # --- what came of it ----------------------------------------------------------------------------------------------
+
+    def output(self) -> dict[str, list[object]]:
+        """Return what each sink was given, and what was sent on each channel, rows as those of a round together."""
+        found: dict[str, list[object]] = {f"{uid}/{index}": kept.said for (uid, index), kept in self.sinks.items()}
+        found.update({str(line.id): list(self._said(line)) for line in self.lines.values()})
+        return found
+
+    def _said(self, line: Line) -> Iterator[object]:
+        rows: list[Rows] = []
+        for frame in line.said:
+            if isinstance(frame, Data):
+                payload = frame.payload
+                rows.append(payload if isinstance(payload, Rows) else self.wires[line.id].decode(frame))
+                continue
+            if rows:
+                yield as_bytes(joined(rows))
+                rows = []
+            yield frame
+
+
+@contextmanager
+def played(
+    program: Program,
+    partitions: int,
+    seed: int,
+    folder: Path,
+    until: int,
+    marks: Sequence[int] = (),
+    changed: Callable[[StageParts], StageParts] = lambda parts: parts,
+) -> Iterator[Job]:
+    """Run a program, with parts of its stages `changed`; whatever happens, everything is closed in the end."""
+    job = Job(program, partitions, seed, folder, marks, changed)
+    with job.closing:
+        job.run(until)
+        yield job
