@@ -25,6 +25,7 @@ from examples import points
 from recovery import events
 from recovery.command.main import _parser
 from snapshot import Collection, Stream, ToDriver
+from tests.command_line import run_command
 from tests.seeded import commit, cut, state, storage  # noqa: F401  (importing fills the table)
 from tests.seeded.error import ERRORS
 
@@ -181,10 +182,11 @@ def alike(text: str) -> str:
 
 
 class Tour:
-    """A folder in which the tour's job runs, and commands are given as in other terminals."""
+    """A folder in which the tour's job runs, and commands are given; those that run on, as in other terminals."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder = folder
+        self._capsys = capsys
         self._environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
         shutil.copy(ROOT / "examples" / "points.py", folder)
         self._checkpoints = str(folder / "points")
@@ -207,6 +209,10 @@ class Tour:
 
     def give(self, command: str) -> str:
         """Return what a command prints; of `restore`, which runs on, the first line, when its job has committed."""
+        if not command.startswith("recovery restore"):
+            said = run_command(self._capsys, *split(command)[1:])
+            assert (said.code, said.err) == (0, ""), said.err
+            return said.out.replace(str(self.folder), "/jobs")
         started = subprocess.Popen(
             [sys.executable, "-m", *split(command)],
             cwd=self.folder,
@@ -215,10 +221,6 @@ class Tour:
             stderr=subprocess.PIPE,
             text=True,
         )
-        if not command.startswith("recovery restore"):
-            out, err = started.communicate(timeout=PATIENCE)
-            assert (started.returncode, err) == (0, ""), err
-            return out.replace(str(self.folder), "/jobs")
         self._restored.append(started)
         assert started.stderr is not None
         first = started.stderr.readline()
@@ -242,11 +244,15 @@ class Tour:
             one.communicate()
 
 
-def test_the_tour_prints_what_the_page_shows(tmp_path: Path) -> None:
+def test_the_tour_prints_what_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (page,) = TOURS
     steps = re.findall(r"^\$ (recovery .*)\n((?:(?!\$ ).*\n?)*)", page.text, re.MULTILINE)
     assert len(steps) >= 9
-    tour = Tour(tmp_path)
+    tour = Tour(tmp_path, capsys)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
     epochs: dict[str, str] = {}
     """Those of this run, by those of the page."""
 
