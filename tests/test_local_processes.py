@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import recovery
-from recovery.driver.launchers import local_processes
+from recovery.driver.launchers import forking, local_processes
 from recovery.driver.launchers.launch_rules import Launch
 from recovery.driver.launchers.supervisor import Keeper
 from recovery.events import WorkerJoined, WorkerLost
@@ -32,6 +32,7 @@ from tests.test_running_locally import check_exact, program, start, when_complet
 
 pytestmark = pytest.mark.usefixtures("with_pandas")
 
+ROOT = Path(__file__).parent.parent
 PATIENCE = 60.0
 NOBODY = ("127.0.0.1", 1)
 TOO_SHORT = "ab"
@@ -173,6 +174,126 @@ def test_a_job_goes_on_though_what_forks_its_processes_is_killed_and_one_of_them
     assert len(lost) == 1, "the other process has lived on"
 
 
+@contextmanager
+def launching(told: SimpleQueue[str]) -> Iterator[recovery.LocalProcesses]:
+    """Processes that end at once, as they refuse their secret; what is told of them is put into the queue."""
+    launcher = recovery.LocalProcesses()
+    launcher.start(Address(*NOBODY), bytes.fromhex(TOO_SHORT), 1, told.put)
+    try:
+        yield launcher
+    finally:
+        launcher.stop(0.0)
+
+
+def ended_of(told: SimpleQueue[str]) -> None:
+    assert "ended with exit code" in told.get(timeout=PATIENCE)
+
+
+def server_of_a_job() -> int:
+    """The fork server of a job whose process has come and ended."""
+    told: SimpleQueue[str] = SimpleQueue()
+    with launching(told) as launcher:
+        ended_of(told)
+        assert launcher.server_pid is not None
+        return launcher.server_pid
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[forking._Kept]:
+    """Nothing that other tests have left."""
+    kept = forking._Kept()
+    monkeypatch.setattr(forking, "_KEPT", kept)
+    yield kept
+    kept.close()
+
+
+@pytest.mark.usefixtures("kept")
+def test_jobs_of_one_process_share_what_forks_their_processes_and_each_hears_of_its_own() -> None:
+    first, second, told = SimpleQueue[str](), SimpleQueue[str](), SimpleQueue[str]()
+    with launching(first) as one, launching(second) as other:
+        for queue in (first, second):
+            ended_of(queue)
+        server = one.server_pid
+        assert server == other.server_pid is not None
+    with launching(told) as third:
+        ended_of(told)
+        assert third.server_pid == server, "it outlives a job"
+        assert server is not None
+        os.kill(server, signal.SIGKILL)
+        while third.server_pid in (server, None):
+            told.get(timeout=PATIENCE)
+    assert server_of_a_job() not in (server, None), "one that has died is replaced"
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_job_has_what_forks_anew_if_it_would_not_be_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = server_of_a_job()
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert server_of_a_job() != first
+    assert not Path(f"/proc/{first}").exists(), "nobody would use it"
+    found = [forking._surroundings()]
+    monkeypatch.setenv("PYTEST_CURRENT_TEST", "another one")
+    assert forking._surroundings() == found[0]
+    monkeypatch.chdir(tmp_path)
+    found.append(forking._surroundings())
+    mask, output, ignored = os.umask(0o27), os.dup(1), signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        found.append(forking._surroundings())
+        with (tmp_path / "output").open("w") as file:
+            os.dup2(file.fileno(), 1)
+        found.append(forking._surroundings())
+    finally:
+        os.umask(mask)
+        os.dup2(output, 1)
+        os.close(output)
+    found.append(forking._surroundings())
+    signal.signal(signal.SIGHUP, ignored)
+    found.append(forking._surroundings())
+    assert len(set(found)) == 5, "the folder, the mask of new files, the output, the signals"
+    assert found[-1] == found[1]
+
+
+def test_what_forks_is_not_shared_with_a_process_that_was_forked_and_ends_with_the_one_that_started_it(
+    tmp_path: Path,
+) -> None:
+    code = """
+import os
+from tests.test_local_processes import forking, server_of_a_job
+server = server_of_a_job()
+if os.fork() == 0:
+    other = server_of_a_job()
+    assert other != server
+    forking._KEPT.close()
+    os._exit(0)
+assert os.wait()[1] == 0
+assert server_of_a_job() == server
+print(server)
+"""
+    command = [sys.executable, "-W", "error", "-c", code]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr, "such as that nobody waits for a process"
+    assert not Path(f"/proc/{int(done.stdout)}").exists()
+
+
+def test_what_forks_ends_when_no_job_has_needed_it_for_long(
+    kept: forking._Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forking, "_LISTEN", 0.05)
+    monkeypatch.setattr(forking, "_IDLE", 0.0)
+    told: SimpleQueue[str] = SimpleQueue()
+    with launching(told):
+        ended_of(told)
+        server = kept._server
+        assert server is not None
+    server._thread.join(PATIENCE)
+    assert server.process.poll() is not None
+    assert server_of_a_job() != server.process.pid
+
+
 def test_a_process_that_hangs_is_killed_and_another_one_takes_its_place(tmp_path: Path) -> None:
     launcher = recovery.LocalProcesses()
     run = start(tmp_path, launcher, program(), heartbeat="50ms", lost_after="500ms")
@@ -191,6 +312,7 @@ def test_a_process_that_hangs_is_killed_and_another_one_takes_its_place(tmp_path
         os.kill(hanging[0], 0)
 
 
+@pytest.mark.usefixtures("kept")
 def test_a_process_that_cannot_be_started_is_reported_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     popen, failures = subprocess.Popen, [BlockingIOError(errno.EAGAIN, "too many"), MemoryError()]
     told: list[str] = []
@@ -230,6 +352,7 @@ def test_a_launch_that_is_asked_for_while_the_forking_process_ends_hides_no_othe
     assert len(told) == 2
 
 
+@pytest.mark.usefixtures("kept")
 def test_what_forks_processes_is_not_left_behind_when_there_is_no_thread_to_hear_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,17 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from recovery.driver.launchers.forking import Share, share
 from recovery.driver.launchers.launch_rules import Launch
 from recovery.driver.launchers.supervisor import Keeper
 from snapshot.host.net.tls import Tls
-from snapshot.host.process.fork_server import Advice, Ended, Lines, Message, Ready, Started, Wanted
-from snapshot.host.process.preload import loaded_modules
+from snapshot.host.process.fork_server import Ended, Ready, Started, Wanted
 from snapshot.host.protocol.messages import Address
-from statebackend.child_python import command_of, environment
 
-_LISTEN: Final = 30.0
-_ANSWERS: Final = 20.0
-"""A server that has said nothing for the one, and has not started a process for the other time, hangs. In seconds."""
 _FAREWELL: Final = 5.0
 _CODES: Final = 1_000
 _LOOK: Final = 0.1
@@ -43,7 +37,11 @@ class _Running:
 
 
 class LocalProcesses:
-    """Processes on this machine, for tests, for trials, and for jobs that fit one machine."""
+    """Processes on this machine, for tests, for trials, and for jobs that fit one machine.
+
+    They are forked from one that has loaded everything. It serves all jobs of this process, and ends when there was no
+    job for a minute.
+    """
 
     def __init__(self) -> None:
         self._keeper: Keeper | None = None
@@ -53,7 +51,7 @@ class LocalProcesses:
         self._changed = threading.Condition()
         self._running: dict[int, _Running] = {}
         self._codes: dict[int, int] = {}
-        self._server: _ForkServer | None = None
+        self._server: Share | None = None
         self._stopped = False
 
     @property
@@ -115,7 +113,7 @@ class LocalProcesses:
             self._keeper.release()
 
     def stop(self, seconds: float) -> None:
-        """Wait so long for the processes to end, kill those that have not, and end the fork server."""
+        """Wait so long for the processes to end, kill those that have not, and leave the fork server to later jobs."""
         self.release()
         if self._keeper is not None:
             self._keeper.join()
@@ -128,7 +126,7 @@ class LocalProcesses:
             self._changed.wait_for(lambda: not self._running, _FAREWELL)
             server, self._server, self._stopped = self._server, None, True
         if server is not None:
-            server.close()
+            server.leave()
 
     # --- what the keeper asks for -------------------------------------------------------------------------------------
 
@@ -178,13 +176,14 @@ class LocalProcesses:
                         f"has {threads - 1} threads of its own"
                     )
 
-    def server_ended(self, server: _ForkServer) -> None:
+    def server_ended(self, server: Share) -> None:
         """Watch for the end of the processes that the server, now gone, has forked; runs in the server's thread.
 
         They live on, and nothing else tells of their end.
         """
         with self._changed:
-            self._server = None
+            if self._server is server:
+                self._server = None
             # The keeper's thread may just be adding a launch; it fails there, as the server's socket is closed.
             left = [self._running[launch] for launch in list(server.launches) if launch in self._running]
         for each in left:
@@ -218,11 +217,11 @@ class LocalProcesses:
             with suppress(ProcessLookupError):
                 os.kill(each.pid, signal.SIGKILL)
 
-    def _the_server(self) -> _ForkServer:
-        """Return the server, and start one if there is none."""
+    def _the_server(self) -> Share:
+        """Return this job's share of the server, and start one if there is none."""
         with self._changed:
             if self._server is None and not self._stopped:
-                self._server = _ForkServer(self)
+                self._server = share(self)
             if self._server is None:
                 raise OSError(errno.ESRCH, "the launcher is stopped")
             return self._server
@@ -231,81 +230,6 @@ class LocalProcesses:
     def _the_keeper(self) -> Keeper:
         assert self._keeper is not None, "the launcher is not started"
         return self._keeper
-
-
-class _ForkServer:
-    """A fork server, and the thread that hears what it says."""
-
-    def __init__(self, owner: LocalProcesses) -> None:
-        self._owner = owner
-        self.launches: set[int] = set()
-        self.was_ready = False
-        self._asked: dict[int, float] = {}
-        """The requests that it has not answered yet, with their times."""
-        ours, its = socket.socketpair()
-        self._lines = Lines(ours)
-        try:
-            self.process = subprocess.Popen(
-                command_of("snapshot.host.process.fork_server"),
-                stdin=its.fileno(),
-                env=environment(),
-                start_new_session=True,  # a Ctrl-C is for the driver, which tells the others
-            )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            its.close()
-        ours.settimeout(_LISTEN)
-        self._thread = threading.Thread(target=self._listen, name="fork-server", daemon=True)
-        try:
-            self._thread.start()
-        except RuntimeError:  # too many threads
-            self._end()
-            raise
-        self._lines.send(Advice(tuple(loaded_modules())))
-
-    def ask(self, wanted: Wanted) -> None:
-        """Have a process started. If that fails, the server is as good as gone."""
-        self._asked[wanted.launch] = time.monotonic()
-        self.launches.add(wanted.launch)
-        self._lines.send(wanted)
-
-    def close(self) -> None:
-        """End the server, whatever it is at; its processes live on."""
-        self.process.kill()
-        self._thread.join()
-
-    def _listen(self) -> None:
-        with suppress(EOFError, OSError):  # it is gone
-            while True:
-                try:
-                    for message in self._lines.receive():
-                        self._heard(message)
-                except TimeoutError:
-                    if any(time.monotonic() - since > _ANSWERS for since in list(self._asked.values())):
-                        break
-        self._end()
-        self._owner.server_ended(self)
-
-    def _end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self._lines.close()
-
-    def _heard(self, message: Message) -> None:
-        match message:
-            case Started(launch):
-                self._asked.pop(launch, None)
-                self._owner.said(message)
-            case Ended(launch):
-                self._owner.said(message)
-                self.launches.discard(launch)
-            case Ready():
-                self.was_ready = True
-                self._owner.said(message)
-            case Advice() | Wanted():
-                raise TypeError("a fork server asks for nothing")
 
 
 def _is_alive(pid: int) -> bool:

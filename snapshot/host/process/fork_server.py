@@ -6,8 +6,9 @@ by themselves when their driver is gone.
 
     python -m snapshot.host.process.fork_server      with a socket as the standard input
 
-One message is one line. The first one that it gets is an `Advice`, which it answers with `Ready`, all others are
-`Wanted`, which it answers with `Started` and, some time, `Ended`.
+One message is one line, and about one job; several jobs may use the server, in turn or at once. The first message of a
+job is an `Advice`, which the server answers with `Ready`, all others are `Wanted`, which it answers with `Started` and,
+some time, `Ended`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _READ: Final = 1 << 16
 class Advice:
     """These modules will be needed, beside those that every partition's process needs."""
 
-    modules: tuple[str, ...]
+    modules: Sequence[str]
+    job: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class Wanted:
     port: int
     secret: str
     tls: Sequence[str] = ()
+    job: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class Ready:
     """All is loaded; `threads` is 1, or processes cannot be forked and start slowly."""
 
     threads: int
+    job: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,7 @@ class Started:
     launch: int
     pid: int = 0
     problem: str = ""
+    job: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,7 @@ class Ended:
 
     launch: int
     code: int
+    job: int = 0
 
 
 Message = Advice | Wanted | Ready | Started | Ended
@@ -112,8 +118,9 @@ class Lines:
 class _Server:
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
-        self._launches: dict[int, int] = {}
+        self._launches: dict[int, Wanted] = {}
         """By process id."""
+        self._loaded: set[str] | None = None
         self._selector = selectors.DefaultSelector()
         self._bell, ring = socket.socketpair()
         for end in (self._bell, ring):
@@ -138,9 +145,11 @@ class _Server:
 
     def _told(self, message: Message) -> None:
         match message:
-            case Advice(modules):
-                preload(modules)
-                self._lines.send(Ready(threads()))
+            case Advice(modules, job):
+                if self._loaded is None or not self._loaded.issuperset(modules):
+                    preload(modules)
+                    self._loaded = {*(self._loaded or ()), *modules}
+                self._lines.send(Ready(threads(), job))
             case Wanted():
                 self._start(message)
             case Ready() | Started() | Ended():
@@ -150,19 +159,19 @@ class _Server:
         try:
             pid = _spawn(wanted) if threads() != 1 else os.fork()
         except (OSError, MemoryError) as error:  # such as too many processes
-            self._lines.send(Started(wanted.launch, problem=f"{type(error).__name__}: {error}"))
+            self._lines.send(Started(wanted.launch, problem=f"{type(error).__name__}: {error}", job=wanted.job))
             return
         if pid == 0:
             self._be_a_worker(wanted)
-        self._launches[pid] = wanted.launch
-        self._lines.send(Started(wanted.launch, pid))
+        self._launches[pid] = wanted
+        self._lines.send(Started(wanted.launch, pid, job=wanted.job))
 
     def _report_ended(self) -> None:
-        for pid, launch in list(self._launches.items()):
+        for pid, wanted in list(self._launches.items()):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 del self._launches[pid]
-                self._lines.send(Ended(launch, os.waitstatus_to_exitcode(status)))
+                self._lines.send(Ended(wanted.launch, os.waitstatus_to_exitcode(status), wanted.job))
 
     def _be_a_worker(self, wanted: Wanted) -> NoReturn:
         """Run the worker in the new process, which keeps only what is loaded, and exit as any other process does."""
