@@ -154,7 +154,7 @@ def test_processes_have_clocks_of_their_own() -> None:
             world.log.append((round(means.monotonic() - before[0]), round(world.world.now)))
 
         fast = world.start("a", main)
-        fast.rate = 2.0
+        fast.run_at(2.0)
         world.run()
         assert world.log == [(10, 5)]
 

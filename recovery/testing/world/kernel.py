@@ -81,14 +81,20 @@ class SimProcess:
         """Seconds that its time of day is behind the world's."""
         self.rate = 1.0
         """The speed of its steady clock."""
-        self._steady = 1000.0 * pid - world.now
+        self._began = 1000.0 * pid, world.now
 
     def __repr__(self) -> str:
         return f"{self.name} ({self.pid})"
 
     def steady(self) -> float:
         """Return the time of its steady clock, which has nothing to do with that of other processes."""
-        return (self.world.now + self._steady) * self.rate
+        time, since = self._began
+        return time + (self.world.now - since) * self.rate
+
+    def run_at(self, rate: float) -> None:
+        """Let its steady clock go at this speed from now on."""
+        self._began = self.steady(), self.world.now
+        self.rate = rate
 
     def wall(self) -> float:
         """Return its time of day, in seconds since 1970."""
@@ -243,8 +249,8 @@ class World:
         self._switch()
 
     def check(self) -> None:
-        """Raise `Over` if the history is over."""
-        if self._over:
+        """Raise `Over` in a thread if the history is over."""
+        if self._over and self.current is not None:
             raise Over
 
     def join(self, task: Task, seconds: float | None) -> None:

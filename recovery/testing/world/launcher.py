@@ -6,6 +6,7 @@ Invariant: what `Launcher` says; a process that the driver's process has started
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from recovery.driver.launchers.launch import CannotLaunch
 from recovery.driver.launchers.launch_rules import Launch
@@ -22,13 +23,30 @@ _STARTS = 0.02
 """Seconds that a process needs until it runs."""
 
 
-class SimLauncher:
-    """Starts processes of the simulated world; to be made in the driver's process."""
+class Place(NamedTuple):
+    """The name of a process, and the address of its machine."""
 
-    def __init__(self, world: World, host: str) -> None:
+    name: str
+    host: str
+
+
+class SimLauncher:
+    """Starts processes of the simulated world at these places, by their slots; to be made in the driver's process."""
+
+    def __init__(
+        self,
+        world: World,
+        host: str,
+        places: Sequence[Place],
+        on_started: Callable[[SimProcess], object] = lambda _: None,
+        on_ended: Callable[[SimProcess, int], object] = lambda *_: None,
+    ) -> None:
         self.host = host
         self.local: str | None = None
         self._world = world
+        self._places = places
+        self._on_started = on_started
+        self._on_ended = on_ended
         self._driver = Address(host, 0)
         self._secret = b""
         self._running: dict[int, SimProcess] = {}
@@ -85,7 +103,6 @@ class SimLauncher:
 
     def launch(self, launch: Launch) -> None:
         """Begin this launch."""
-        name, host = f"worker{launch.slot}", f"127.0.1.{launch.slot + 1}"
         driver, secret = self._driver, self._secret
 
         def main() -> int:
@@ -96,7 +113,13 @@ class SimLauncher:
                 return DRIVER_LOST
             return 0
 
-        self._running[launch.number] = self._world.start(name, host, main, lambda code: self._ended.put((launch, code)))
+        def ended(code: int) -> None:
+            self._on_ended(process, code)
+            self._ended.put((launch, code))
+
+        name, host = self._places[launch.slot]
+        process = self._running[launch.number] = self._world.start(name, host, main, ended)
+        self._on_started(process)
 
     def cancel(self, number: int) -> None:
         """End the launch."""

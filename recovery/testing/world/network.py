@@ -248,8 +248,7 @@ class Network:
     def carry(self, source: End, target: End, data: bytes | None) -> None:
         """Let bytes travel to the other end."""
         world, sender = self.world, source.owner
-        if data:
-            world.digest = crc32(data, world.digest)
+        world.digest = crc32(len(data or b"").to_bytes(4), world.digest)
         if sender is target.owner:
             target.arrive(data)
             return

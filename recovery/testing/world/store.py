@@ -55,9 +55,6 @@ class StoreObserver(Protocol):
     def deleting(self, path: str, *, by: str) -> None:
         """Observe that an existing object is about to be deleted."""
 
-    def listing(self, folder: str, *, by: str) -> None:
-        """Observe that a process asks which objects there are."""
-
 
 class StoreServer:
     """All that is stored. `trouble` says what befalls a call: of this process, of this kind, for this path."""
@@ -68,6 +65,11 @@ class StoreServer:
         self.objects: dict[str, bytes] = {}
         self.trouble: Callable[[SimProcess, str, str], StoreTrouble] = lambda *_: StoreTrouble.NONE
 
+    def put(self, path: str, data: bytes) -> None:
+        """Store an object. Its size counts in the history's checksum; its bytes may have a time in them."""
+        self.objects[path] = bytes(data)
+        self.world.note(f"{path} {len(data)}")
+
 
 class SimStore:
     """A `BlobStore` for the threads of one process."""
@@ -77,7 +79,7 @@ class SimStore:
         self._process = process
 
     def __repr__(self) -> str:
-        return "the simulated store"
+        return "a store that fails as the simulation likes"
 
     def create(self, path: str, data: bytes) -> Creation:
         """Make the blob if the path is free. See `BlobStore.create`."""
@@ -88,7 +90,7 @@ class SimStore:
                 return Creation.EXISTED
             if self._server.observer is not None:
                 self._server.observer.creating(path, data, by=self._process.name)
-            self._server.objects[path] = bytes(data)
+            self._server.put(path, data)
             return Creation.CREATED
 
         return self._call("create", path, act)
@@ -100,7 +102,7 @@ class SimStore:
         def act() -> None:
             if self._server.observer is not None:
                 self._server.observer.writing(path, data, self._server.objects.get(path), by=self._process.name)
-            self._server.objects[path] = bytes(data)
+            self._server.put(path, data)
 
         self._call("write", path, act)
 
@@ -134,8 +136,6 @@ class SimStore:
         below = f"{folder}/" if folder else ""
 
         def act() -> tuple[BlobInfo, ...]:
-            if self._server.observer is not None:
-                self._server.observer.listing(folder, by=self._process.name)
             found = sorted(path for path in self._server.objects if path.startswith(below))
             return tuple(BlobInfo(path, len(self._server.objects[path])) for path in found)
 
