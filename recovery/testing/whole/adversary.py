@@ -41,6 +41,8 @@ class Act(Enum):
     STORE = "a call of the store goes wrong"
     STORE_AWAY = "the store is away"
     TARGET = "a call of the target goes wrong"
+    TARGET_SLOW = "a call of the target takes long"
+    TARGET_AWAY = "the target is away"
     FUNCTION = "a function fails"
     CLOCK = "a clock jumps"
     RATE = "a clock goes wrong"
@@ -57,7 +59,7 @@ class Act(Enum):
 _WEIGHTS: Final = {
     Act.PREEMPT: 4, Act.CRASH: 4, Act.CRASH_AT: 8, Act.PAUSE: 2, Act.PAUSE_AT: 3, Act.CUT: 3, Act.SLOW: 2, Act.STORE: 8,
     Act.STORE_AWAY: 2, Act.TARGET: 4, Act.FUNCTION: 3, Act.CLOCK: 1, Act.RATE: 1, Act.SAVEPOINT: 3, Act.STOP: 3,
-    Act.CANCEL: 1, Act.TAKE_OVER: 2, Act.LOSE: 1,
+    Act.CANCEL: 1, Act.TAKE_OVER: 2, Act.LOSE: 1, Act.TARGET_SLOW: 3, Act.TARGET_AWAY: 2,
     Act.DRAIN: 1, Act.READ: 2, Act.CLEAN: 1,
 }  # fmt: skip
 _ACTS: Final = tuple(_WEIGHTS)
@@ -94,8 +96,9 @@ class Adversary:
         self._at_points: list[_Waiting] = []
         self._at_calls: list[tuple[_Countdown, StoreTrouble]] = []
         self._at_target: list[tuple[_Countdown, Disturbance]] = []
+        self._slow_target: list[tuple[_Countdown, float]] = []
         self._at_functions: list[_Countdown] = []
-        self._away_until = 0.0
+        self._away_until = self._target_away_until = 0.0
         job.world.on_turn = self._turn
         job.reached = self._reached
         job.server.trouble = self._trouble
@@ -122,9 +125,9 @@ class Adversary:
         """Take all faults back, and let nothing go wrong any more."""
         job = self._job
         self.over_at = job.world.now
-        for waiting in (self._at_points, self._at_calls, self._at_target, self._at_functions):
+        for waiting in (self._at_points, self._at_calls, self._at_target, self._slow_target, self._at_functions):
             waiting.clear()
-        self._away_until = 0.0
+        self._away_until = self._target_away_until = 0.0
         self._restore(job.network.links.values())
         for process in job.alive:
             process.run_at(1.0)
@@ -165,6 +168,11 @@ class Adversary:
             case Act.TARGET:
                 fate = (Disturbance.LOST, Disturbance.REFUSED)[self._schedule.number(2)]
                 self._at_target.append((_Countdown(1 + self._schedule.number(8)), fate))
+            case Act.TARGET_SLOW:
+                seconds = self._one_of(_WHILES)
+                self._slow_target.append((_Countdown(1 + self._schedule.number(8)), seconds))
+            case Act.TARGET_AWAY:
+                self._target_away_until = job.world.now + self._one_of(_WHILES)
             case Act.FUNCTION:
                 self._at_functions.append(_Countdown(1 + self._schedule.number(64)))
             case Act.CLOCK:
@@ -261,13 +269,22 @@ class Adversary:
         return StoreTrouble.NONE
 
     def _disturb(self, what: str) -> Disturbance:
+        job, takes = self._job, 0.0
+        for late in list(self._slow_target):
+            countdown, seconds = late
+            if countdown.comes():
+                self._slow_target.remove(late)
+                job.note(job.world.process, Kind.NOTED, f"{what} at the target takes {seconds:g} s")
+                takes = seconds
+        means.sleep(takes)
+        if job.world.now < self._target_away_until:
+            return Disturbance.REFUSED
         for waiting in list(self._at_target):
             countdown, fate = waiting
             if countdown.comes():
                 self._at_target.remove(waiting)
-                self._job.note(self._job.world.process, Kind.NOTED, f"{what} at the target: {fate.name.lower()}")
+                job.note(job.world.process, Kind.NOTED, f"{what} at the target: {fate.name.lower()}")
                 return fate
-        means.sleep(0)
         return Disturbance.NONE
 
     def _fail(self, what: str) -> None:
