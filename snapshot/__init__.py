@@ -105,6 +105,9 @@ if TYPE_CHECKING:
     from statebackend.ids import Incarnation as Incarnation
     from statebackend.ids import Partition as Partition
     from statebackend.ids import Uid as Uid
+    from statebackend.random_state import KeyedRandom as KeyedRandom
+    from statebackend.random_state import RandomHandle as RandomHandle
+    from statebackend.random_state import RandomState as RandomState
     from statebackend.states.aggregates import AggregateTable as AggregateTable
     from statebackend.states.codecs import Codec as Codec
     from statebackend.states.codecs import Pickled as Pickled
@@ -203,6 +206,7 @@ _HOME = {
     "statebackend.states.declarations": ("AggregatingState", "ListState", "MapState", "ReducingState", "ValueState"),
     "statebackend.states.list_state": ("ListHandle",),
     "statebackend.states.map_state": ("MapHandle",),
+    "statebackend.random_state": ("KeyedRandom", "RandomHandle", "RandomState"),
     "statebackend.states.ttl": ("Ttl",),
     "statebackend.states.value_state": ("AggregatingHandle", "ReducingHandle", "ValueHandle"),
     "statebackend.tables.values.accumulators": ("Accumulator",),

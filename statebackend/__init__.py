@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from statebackend.keygroups import range_of as range_of
     from statebackend.operator import Operator as Operator
     from statebackend.options import Options as Options
+    from statebackend.random_state import KeyedRandom as KeyedRandom
+    from statebackend.random_state import RandomHandle as RandomHandle
+    from statebackend.random_state import RandomState as RandomState
     from statebackend.snapshot_folder import SnapshotFolder as SnapshotFolder
     from statebackend.snapshots.snapshot_log import Snapshot as Snapshot
     from statebackend.states.aggregates import AggregateTable as AggregateTable
@@ -89,6 +92,7 @@ _HOME = {
     "statebackend.states.list_state": ("ListHandle",),
     "statebackend.states.map_state": ("MapHandle",),
     "statebackend.states.namespaces": ("Window",),
+    "statebackend.random_state": ("KeyedRandom", "RandomHandle", "RandomState"),
     "statebackend.states.row_form": ("UnreadableValue", "WrongValueType"),
     "statebackend.states.schema": ("StateMismatch",),
     "statebackend.states.timer_state": ("Timers",),

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import snapshot.operators
+import statebackend
 from snapshot.cut.frames import LATEST
 from snapshot.operators.aggregate import RunningAggregate
 from snapshot.operators.broadcast import Broadcast, BroadcastProcess, KeyedBroadcastProcess
@@ -50,7 +51,7 @@ from snapshot.testing.replicas import (
     Step,
     check_replicas,
 )
-from statebackend.states import declarations
+from statebackend.random_state import RandomState
 from statebackend.states.aggregates import AggregateTable
 from statebackend.states.declarations import (
     AggregatingState,
@@ -82,6 +83,7 @@ class Everything(KeyedProcess):
     amounts = ListState(int)
     by_amount = MapState(int, float)
     most = ReducingState(int, max)
+    chance = RandomState()
     sums: AggregatingState[int, int, int] = AggregatingState(
         int, lambda: 0, lambda one, other: one + other, lambda found: -found
     )
@@ -98,7 +100,7 @@ class Everything(KeyedProcess):
         ctx.timer(ctx.timestamp + event.amount)
         ctx.processing_timer(ctx.processing_time + event.amount)
         ctx.emit((event.user, self.total.get()))
-        ctx.emit((event.user, self.lately.get()))
+        ctx.emit((event.user, self.lately.get() * ctx.random.randint(1, 1000)))
 
     def on_timer(self, at: int, ctx: ProcessContext) -> None:
         for amount in self.by_amount:
@@ -106,6 +108,7 @@ class Everything(KeyedProcess):
         for amount in self.amounts.get():
             ctx.emit((ctx.key, amount))
         ctx.emit((ctx.key, self.most.get() or 0))
+        ctx.emit((ctx.key, int(ctx.random.gauss(0, 1000))))
         ctx.emit((ctx.key, self.sums.get() or 0))
         ctx.emit_to("times", (ctx.key, at + ctx.processing_time))
 
@@ -159,10 +162,12 @@ class Listed(BatchProcess):
 
 class Spread(WindowFunction):
     windows = ValueState(int, default=0)
+    chance = RandomState()
 
     def on_window(self, key: Any, window: Any, rows: Sequence[Any], ctx: ProcessContext) -> None:
         self.windows.set(self.windows.get() + 1)
         ctx.emit((key, max(row.amount for row in rows) - min(row.amount for row in rows)))
+        ctx.emit((key, ctx.random.choice(rows).amount))
         ctx.emit_to("times", (key, window.start * 100 + self.windows.get()))
 
 
@@ -263,8 +268,9 @@ def test_no_aggregation_and_no_kind_of_state_is_left_out() -> None:
     assert {found for found in concrete if issubclass(found, Aggregation)} - {Aggregation} == set(
         map(type, OUTPUTS.values())
     )
-    kinds = {found for found in classes_in(declarations) if issubclass(found, Declaration)} - {Declaration}
-    assert kinds <= {type(declared) for declared in Everything().states().values()} | {Timers}
+    public = [getattr(statebackend, name) for name in statebackend.__all__]
+    kinds = {found for found in public if isinstance(found, type) and issubclass(found, Declaration)}
+    assert kinds == {type(declared) for declared in Everything().states().values()} | {Timers}
 
 
 # --- their replicas ---------------------------------------------------------------------------------------------------

@@ -176,9 +176,9 @@ def test_the_results_of_many_keys_go_on_in_batches_that_memory_has_room_for(
     with OperatorHarness(operator, tmp_path) as harness:
         harness.rows([(user, 1) for user in "abcde"], [1] * 5)
         harness.watermark(LATEST)
-        assert [len(rows) for rows in harness._emitted[None]] == [2, 2, 1]
+        assert [len(rows) for _, rows in harness._emitted[None]] == [2, 2, 1]
         assert sorted(row.user for row in harness.emitted()) == list("abcde")
-        assert all(len(rows) <= 2 for rows in harness._emitted.get("times", ()))
+        assert all(len(rows) <= 2 for _, rows in harness._emitted.get("times", ()))
 
 
 def test_an_exception_says_which_key_and_window(tmp_path: Path) -> None:

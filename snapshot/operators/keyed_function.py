@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, repeat
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, NoReturn, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,7 @@ from statebackend.ids import Partition, Uid
 from statebackend.keys.structs import StructKey
 from statebackend.keys.times import DateKey, TimestampKey
 from statebackend.keys.types import BinaryKey, BooleanKey, DecimalKey, IntegerKey, KeyType, NullKey, StringKey
+from statebackend.random_state import KeyedRandom, RandomHandle
 from statebackend.states.declarations import Declaration
 from statebackend.states.timer_state import Timers, TimerState
 from statebackend.states.value_state import CachedState
@@ -47,12 +48,22 @@ _NO_EVENT_TIME: Final = (
     "near the source, or use ctx.processing_timer(ctx.processing_time + ...)"
 )
 
+_DECLARE_RANDOM: Final = (
+    "how much each key has drawn has to be in its state, or a replay would draw other numbers: declare "
+    "`chance = RandomState()` in the class"
+)
+_NO_KEY_DRAWS: Final = "there is no key here whose numbers these would be"
+
 _SAMPLED: Final = 16
 """The number of keys of which one is looked up, to see whether the state of all is in memory."""
 
 
 class WithoutTimers(ProgramError, TypeError):
     """A timer was asked for by a function that has no `on_timer`."""
+
+
+class WithoutRandom(ProgramError, TypeError):
+    """Random numbers were drawn by a function that does not declare them."""
 
 
 class WithoutEventTime(ProgramError, TypeError):
@@ -96,6 +107,8 @@ emitted then has the time that it would have when a processing timer fires.""",
 earlier one are late. It moves between batches of rows, never within one.""",
         "processing_time": """Milliseconds since 1970, as they were when this batch of rows came, the timer fired or
 `on_window` was called.""",
+        "random": """The random numbers of the current key, a `random.Random`, if the class declares a `RandomState`:
+the n-th draw of a key is always the same, also after a roll-back and a rescale. See `RandomState`.""",
         "firing": """In `on_timer`, in which time the timer was set: "event" or "processing".""",
         "emit": """emit(row): give a row to the main output: a tuple or list by position, or a mapping by column.""",
         "timer": """timer(at): have `on_timer` called for this key when the watermark has come to `at`, in milliseconds
@@ -113,6 +126,7 @@ there need not be one.""",
     timestamp: int | None
     watermark: int
     processing_time: int
+    random: KeyedRandom
     firing: Literal["event", "processing"] | None
     emit: Callable[[RowLike], None]
     timer: Callable[[int], None]
@@ -120,8 +134,16 @@ there need not be one.""",
     processing_timer: Callable[[int], None]
     delete_processing_timer: Callable[[int], None]
 
-    def __init__(self, label: str, sides: Mapping[str, Collected], emit: Callable[[RowLike], None]) -> None:
+    def __init__(
+        self,
+        label: str,
+        sides: Mapping[str, Collected],
+        emit: Callable[[RowLike], None],
+        states: Mapping[str, object],
+    ) -> None:
         self._label, self._sides, self.emit = label, sides, emit
+        declared = (state.random for state in states.values() if isinstance(state, RandomHandle))
+        self.random = next(declared, None) or cast("KeyedRandom", _NoRandom(WithoutRandom, label, _DECLARE_RANDOM))
         self.key = self.timestamp = self.firing = None
         self.watermark, self.processing_time = EARLIEST, 0
         self.timer = self.delete_timer = self.processing_timer = self.delete_processing_timer = self._no_timers
@@ -153,6 +175,16 @@ there need not be one.""",
         raise WithoutTimers(
             f"{self._label}: a timer at {at} is asked for, and the class has no method on_timer(self, at, ctx)"
         )
+
+
+class _NoRandom:
+    """The stand-in for random numbers where there are none."""
+
+    def __init__(self, error: type[ProgramError], label: str, why: str) -> None:
+        self._error, self._label, self._why = error, label, why
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise self._error(f"{self._label}: ctx.random.{name} is used, and {self._why}")
 
 
 class Collected:
@@ -235,9 +267,9 @@ class FunctionRun(Operator):
         self._context, self._outputs = context, outputs
         self._main: list[RowLike] = []
         self._sides = {name: Collected(schema) for name, schema in outputs.sides.items()}
-        self.ctx: Final = ProcessContext(outputs.label, self._sides, self._main.append)
         state = context.state
         self.states: Final[dict[str, object]] = {name: state[name] for name in function.states()}
+        self.ctx: Final = ProcessContext(outputs.label, self._sides, self._main.append, self.states)
         self._event_timers: TimerState | None = None
         self._processing_timers: TimerState | None = None
         if has_timers(function):
@@ -303,7 +335,8 @@ class FunctionRun(Operator):
         ctx, main, ends = self.ctx, self._main, cast("list[int]", [])
         timers = (ctx.timer, ctx.delete_timer, ctx.processing_timer, ctx.delete_processing_timer)
         ctx.refuse_timers()
-        ctx.key = None
+        ctx.key, drawn = None, ctx.random
+        ctx.random = cast("KeyedRandom", _NoRandom(NoKeyHere, self.label, _NO_KEY_DRAWS))
         times: Iterator[int | None] = repeat(None) if rows.times is None else iter(rows.times.tolist())
         event: Row = None
         try:
@@ -316,6 +349,7 @@ class FunctionRun(Operator):
             error.add_note(f"in {self._outputs.label}, for the row {shown(event)}")
             raise
         ctx.timer, ctx.delete_timer, ctx.processing_timer, ctx.delete_processing_timer = timers
+        ctx.random = drawn
         times_of_all = None if rows.times is None else rows.times[: len(ends)]
         if times_of_all is None and self._outputs.timed:
             times_of_all = np.full(len(ends), self._event_time, dtype=np.int64)

@@ -65,11 +65,12 @@ class WindowCalls:
         self._timed, self._label = timed, label
         self._main = Collected(main)
         self._sides = {name: Collected(schema) for name, schema in sides.items()}
-        self._ctx = ProcessContext(label, self._sides, self._take)
+        states: dict[str, object] = {name: context.state[name] for name in function.states()}
+        self._ctx = ProcessContext(label, self._sides, self._take, states)
         self._ctx.watermark = context.watermark
         self._calls = 0
-        for name in function.states():
-            object.__setattr__(self.function, name, context.state[name])
+        for name, state in states.items():
+            object.__setattr__(self.function, name, state)
         self.function.open(OpenContext(context.uid, context.partition, context.parallelism))
         self.close = self.function.close
 
