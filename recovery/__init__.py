@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from recovery.savepoints.repairing import repair as repair
     from recovery.savepoints.rescaling import CannotRescale as CannotRescale
     from recovery.savepoints.rescaling import rescale as rescale
+    from recovery.schemes.active import Active as Active
     from recovery.schemes.passive import Passive as Passive
     from recovery.schemes.rolling_back import JobFailed as JobFailed
     from snapshot.host.protocol.options import Following as Following
@@ -157,6 +158,7 @@ _HOME = {
     "recovery.savepoints.editing": ("ChangedBy", "ChangedRows", "edit"),
     "recovery.savepoints.repairing": ("CannotRepair", "repair"),
     "recovery.savepoints.rescaling": ("CannotRescale", "rescale"),
+    "recovery.schemes.active": ("Active",),
     "recovery.schemes.passive": ("Passive",),
     "snapshot.host.protocol.options": ("Following",),
     "statebackend.errors": ("EpochcutError", "JobError", "OptionError", "ProgramError", "SavepointError", "StoreError"),

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from snapshot.program.source import Batch as Batch
     from snapshot.program.source import Exhausted as Exhausted
     from snapshot.program.source import Later as Later
+    from snapshot.program.source import MayDiffer as MayDiffer
     from snapshot.program.source import Reader as Reader
     from snapshot.program.source import Reading as Reading
     from snapshot.program.source import Resuming as Resuming
@@ -184,6 +185,7 @@ _HOME = {
         "Batch",
         "Exhausted",
         "Later",
+        "MayDiffer",
         "Reader",
         "Reading",
         "Resuming",

@@ -49,6 +49,20 @@ def test_a_job_whose_processes_are_killed_at_random_moments_gives_every_row_once
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize(("job", "parallelism"), [("merges", 3), ("controlled", 2), ("tumbling", 2)])
+def test_a_job_in_rounds_whose_processes_are_killed_gives_every_row_once(
+    tmp_path: Path, job: str, parallelism: int
+) -> None:
+    settings = Settings(
+        folder=str(tmp_path / "job"), job=job, in_rounds=True, parallelism=parallelism, every="150ms", standbys=1
+    )
+    report = carry_out(Trial(settings, kills=3, seed=11, driver_too=job == "merges"))
+    assert report.killed >= 3
+    assert report.compared.rows > 1000
+    assert report.compared.exact, report.compared.examples
+
+
+@pytest.mark.timeout(600)
 def test_a_job_that_has_faults_of_all_kinds_at_random_moments_gives_every_row_once(tmp_path: Path) -> None:
     settings = Settings(
         folder=str(tmp_path / "job"), job="merges", mode="unaligned", every="150ms", standbys=1, lost_after="1s"

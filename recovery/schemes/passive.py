@@ -12,10 +12,12 @@ from recovery.decisions.restarts import Cause
 from recovery.restart_strategies import ExponentialDelay, Restarts
 from recovery.schemes.placing import place
 from recovery.schemes.scheme import Broken, Processes, Scheme, TriggerPlan
+from snapshot.epochs.coordinator_options import CoordinatorOptions
 from snapshot.host.protocol.options import Following
 from snapshot.host.protocol.wiring import ByArrival, Wiring
 from snapshot.ids import Member
-from statebackend.ids import Partition
+from snapshot.program.source import Source
+from statebackend.ids import Partition, Uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,9 @@ class Passive:
     def wiring(self) -> Wiring:
         """Return how partitions are wired."""
         return ByArrival()
+
+    def check(self, options: CoordinatorOptions, sources: Mapping[Uid, Source]) -> None:
+        """Take any options and sources."""
 
     @property
     def ready(self) -> Following:

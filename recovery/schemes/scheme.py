@@ -12,11 +12,13 @@ from typing import Protocol
 
 from recovery.decisions.restarts import Cause
 from recovery.restart_strategies import Restarts
+from snapshot.epochs.coordinator_options import CoordinatorOptions
 from snapshot.host.protocol.messages import Hello
 from snapshot.host.protocol.options import Following
 from snapshot.host.protocol.wiring import Wiring
 from snapshot.ids import Member
-from statebackend.ids import Epoch, Partition
+from snapshot.program.source import Source
+from statebackend.ids import Epoch, Partition, Uid
 
 
 class Scheme(Protocol):
@@ -25,6 +27,9 @@ class Scheme(Protocol):
     @property
     def wiring(self) -> Wiring:
         """Return how the partitions are wired."""
+
+    def check(self, options: CoordinatorOptions, sources: Mapping[Uid, Source]) -> None:
+        """Raise `ContradictingOptions` if a job with these options and sources cannot run under it."""
 
     def processes(self, parallelism: int) -> int:
         """Return how many processes a job of so many partitions is to have."""

@@ -95,6 +95,15 @@ class Reader(Protocol):
         """Give up what is held open."""
 
 
+@runtime_checkable
+class MayDiffer(Protocol):
+    """A source that may break its promise: two readers of a split may give other rows from the same position on."""
+
+    @property
+    def why_it_may_differ(self) -> str:
+        """Return why, and what to do about it; empty if they give the same."""
+
+
 class Source(Protocol):
     """A source as it stands in a program: plain data that can be pickled, compared and printed.
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import recovery
-from recovery import FailureRate, LocalProcesses, Passive, Tls
+from recovery import Active, FailureRate, LocalProcesses, Passive, Tls
 from snapshot.host.faults.crash_points import VARIABLE, crashing
 from snapshot.program.sink import Sink
 from tests.jobs.catalogue import JOBS
@@ -48,6 +48,8 @@ class Settings:
     parallelism: int = 2
     standbys: int = 0
     mode: Mode = "aligned"
+    in_rounds: bool = False
+    """Input is taken in rounds, as with replicas."""
     every: str = "200ms"
     """From epoch to epoch."""
     lost_after: str = "30s"
@@ -87,6 +89,7 @@ def start(settings: Settings, spark: SparkSession | None = None) -> recovery.Run
     given = settings.given
     sink: Sink = pickle.loads(b64decode(given)) if given else sink_of(settings.sink, str(settings.output))
     program = JOBS[settings.job].program(scale, sink)
+    passive = Passive(standbys=settings.standbys, restarts=FailureRate(_MANY, "1s"))
     return recovery.run(
         program,
         spark,
@@ -94,7 +97,7 @@ def start(settings: Settings, spark: SparkSession | None = None) -> recovery.Run
         job="kills",
         every=settings.every,
         parallelism=settings.parallelism,
-        scheme=Passive(standbys=settings.standbys, restarts=FailureRate(_MANY, "1s")),
+        scheme=Active(fallback=passive) if settings.in_rounds else passive,
         mode="unaligned" if settings.mode == "unaligned" else "aligned",
         alignment_timeout="10ms" if settings.mode == "alignment_timeout" else None,
         launcher=None if spark else LocalProcesses(),

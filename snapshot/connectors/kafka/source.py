@@ -117,6 +117,13 @@ class Kafka:
         """Return how often to look for new partitions, in seconds; None if they are not looked for."""
         return None if self.grows is None or self.bounded else milliseconds(self.grows) / 1000
 
+    @property
+    def why_it_may_differ(self) -> str:
+        """Return why two readers may give other rows from the same position on; empty if they give the same."""
+        if self.on_gap == "fail":
+            return ""
+        return f"with on_gap={self.on_gap!r} two readers may go on behind different gaps; say on_gap='fail'"
+
     def check(self) -> Sequence[str]:
         """Return what is wrong with the arguments, and which client libraries are not installed."""
         problems = [*self._format_problems(), *column_problems(self.schema), *self._choice_problems()]

@@ -1,0 +1,99 @@
+"""Active recovery: the work of a partition is done in an order that any replica of it would keep.
+
+Invariant: what a partition does follows from what its channels contain; a scheme is plain data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from recovery.restart_strategies import Restarts
+from recovery.schemes.passive import Passive, PassiveRun
+from snapshot.cut.frames import MarkerMode
+from snapshot.epochs.coordinator_options import ContradictingOptions, CoordinatorOptions
+from snapshot.host.protocol.options import Following
+from snapshot.host.protocol.wiring import InRounds, Wiring
+from snapshot.program.source import MayDiffer, Source
+from statebackend.durations import Duration, milliseconds
+from statebackend.ids import Uid
+
+_MOST: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """Take input in rounds, so that a job's output follows from its sources' rounds, batch by batch.
+
+    Sources close a round each `tick`, all with the same number, and every stage takes a round whole from all its
+    inputs: the rows in the order of the plan's edges and of their senders, then event time, then timers in processing
+    time, which is that of the round. So neither the order nor the batches depend on when something arrived. A row waits
+    for the end of its round once, at its source; a tick is the time that this takes at most.
+
+    `replicas` is the number of processes that do the work of each partition; it can be 1: then a loss is what it is
+    under `fallback`, whose standbys and restarts count.
+    """
+
+    replicas: int = 1
+    tick: Duration = "5ms"
+    fallback: Passive = field(default_factory=Passive)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.replicas <= _MOST:
+            raise ValueError(f"replicas is {self.replicas}; it can be 1, which is order alone: no loss is masked")
+        if milliseconds(self.tick, "tick") < 1:
+            raise ValueError(f"tick is {self.tick!r}; it must be at least 1ms")
+
+    @property
+    def wiring(self) -> Wiring:
+        """Return how the partitions are wired."""
+        return InRounds(milliseconds(self.tick))
+
+    def check(self, options: CoordinatorOptions, sources: Mapping[Uid, Source]) -> None:
+        """Raise `ContradictingOptions` if what a marker overtakes, or a source gives, would depend on the moment."""
+        if options.mode is not MarkerMode.ALIGNED or options.alignment_timeout is not None:
+            given = (
+                "alignment_timeout is set" if options.mode is MarkerMode.ALIGNED else f"mode is {options.mode.value}"
+            )
+            raise ContradictingOptions(
+                f"{given}, and the scheme is Active: what such markers overtake depends on the moment at which they "
+                "arrive, and in rounds nothing may; markers wait for nothing there, so leave it out"
+            )
+        for uid, source in sources.items():
+            if isinstance(source, MayDiffer) and source.why_it_may_differ:
+                raise ContradictingOptions(
+                    f"the source {uid} cannot be read under the scheme Active: {source.why_it_may_differ}"
+                )
+
+    def processes(self, parallelism: int) -> int:
+        """Return how many processes a job of so many partitions is to have."""
+        return self.fallback.processes(parallelism)
+
+    @property
+    def standbys(self) -> int:
+        """Return how many of them have no role."""
+        return self.fallback.standbys
+
+    @property
+    def ready(self) -> Following:
+        """Return how much of an epoch these have ready."""
+        return self.fallback.ready
+
+    @property
+    def spread(self) -> bool:
+        """True if partitions may move to other executors."""
+        return self.fallback.spread
+
+    @property
+    def restarts(self) -> Restarts:
+        """Return how often a broken attempt is followed by another."""
+        return self.fallback.restarts
+
+    @property
+    def poisoned_after(self) -> int:
+        """Return after how many failures of the program in a row the job is given up."""
+        return self.fallback.poisoned_after
+
+    def begin(self, parallelism: int) -> PassiveRun:
+        """Return its decisions for one run of a job."""
+        return self.fallback.begin(parallelism)
