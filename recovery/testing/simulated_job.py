@@ -26,6 +26,7 @@ from recovery.testing.programs.drawn import draw
 from recovery.testing.scale import small_scale
 from recovery.testing.whole.adversary import Adversary
 from recovery.testing.whole.job import PROTOCOL, Job
+from recovery.testing.whole.known_files import known_files
 from recovery.testing.whole.shape import draw_shape
 from recovery.testing.world.kernel import Rest
 from snapshot.fail_points import POINTS
@@ -59,6 +60,7 @@ def run_job(schedule: Schedule) -> Job:
         stack.callback(drawn.forget)
         shape = draw_shape(schedule)
         folder = stack.enter_context(_folder())
+        stack.enter_context(known_files())
         observer = JobObserver(drawn, exactly_once=shape.exactly_once)
         job = Job(shape, drawn, observer, folder / "local")
         schedule.history = job.history

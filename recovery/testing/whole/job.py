@@ -13,6 +13,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+import cloudpickle
+
 from recovery import events as log
 from recovery.driver.attempts.requests import End, EndKind
 from recovery.driver.driver import Driver
@@ -28,7 +30,6 @@ from recovery.testing.world.launcher import Place, SimLauncher
 from recovery.testing.world.means import SimMeans
 from recovery.testing.world.network import Network
 from recovery.testing.world.store import SimStore, StoreServer
-from snapshot.program.pickling import dumps
 from snapshot.testing.history import History, Kind, Violation
 from statebackend.ids import Generation
 from statebackend.stores.limited_store import LimitedStore
@@ -143,7 +144,7 @@ class Job:
         settings = JobSettings(
             job=wanted.birth.job,
             plan=plan,
-            pickled_plan=dumps(plan),
+            pickled_plan=cloudpickle.dumps(plan),
             parallelism=parallelism,
             store=URI,
             local=str(self._local),
