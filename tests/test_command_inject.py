@@ -93,25 +93,7 @@ def wait_until_recovered(folder: Path) -> None:
         wait_until_all_run(attached)
 
 
-# --- what it does
-
-
-@pytest.mark.timeout(120)
-def test_status_tells_how_the_job_stands(terminal: Terminal) -> None:
-    said = terminal.run("status")
-    assert said.code == Exit.DONE
-    lines = said.out.splitlines()
-    assert re.fullmatch(r"JOB is running, with 2 partitions, after \d+ rollbacks? in generation 1", lines[0])
-    assert re.fullmatch(r"newest complete epoch: E, [\d.]+ s old, took \d+ ms; all up to E committed", lines[1])
-    processes = [re.sub(r", \d+ MB", "", line) for line in lines if "process" in line]
-    assert processes == [
-        "partition 0: 127.0.0.1, process PID (NAME)",
-        "partition 1: 127.0.0.1, process PID (NAME)",
-        "standing by: 127.0.0.1, process PID (NAME)",
-    ]
-    status = json.loads(terminal.run("status", "--json").raw)
-    assert status["state"] == "running"
-    assert sorted(status["workers"].values(), key=str) == [0, 1, None]
+# --- with a job of its own each, before that of the others runs
 
 
 def test_status_is_said_again_and_again_until_the_job_is_over(
@@ -131,6 +113,74 @@ def test_status_is_said_again_and_again_until_the_job_is_over(
     assert main(["status", "--job-folder", str(tmp_path / "local"), "--watch", "0.1"]) == Exit.DONE
     stopping.join()
     assert capsys.readouterr().out.count("newest complete epoch: ") >= 2
+
+
+@pytest.mark.timeout(300)
+def test_a_driver_is_killed_and_its_job_awaited_and_another_user_of_its_folder_hears_that_it_is_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal = Terminal(tmp_path / "local", capsys)
+    with RunningJob(Settings(folder=str(tmp_path), job="sequences", rows=8_000, every="150ms")) as job:
+        job.start()
+        job.wait_for_kind("EpochCommitted")
+        said = terminal.run("inject", "kill", "--target", "driver", "--json")
+        assert said.code == Exit.DONE
+        assert json.loads(said.out)["worker"] is None
+        assert job.await_end() == -signal.SIGKILL
+        gone = terminal.run("status")
+        assert gone.code == Exit.NOT_RUNNING
+        assert "is gone; there is no such process any more" in gone.err
+        job.start()
+        job.wait_for_kind("EpochCommitted")
+        hung = terminal.run("inject", "stop", "--target", "driver", "--for", "0.3s")
+        assert hung.out.startswith("stop driver for 300 ms: process PID (the driver), ")
+        job.wait_for_kind("EpochCommitted")
+        assert job.finish().exact
+
+
+@pytest.mark.timeout(120)
+def test_a_job_that_is_over_while_a_moment_is_awaited_ends_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = start(tmp_path, standbys=0)
+    command = subprocess.Popen(
+        [sys.executable, "-m", "recovery", "inject", "kill", "--target", "worker:0", "--at", "epoch:999999",
+         "--job-folder", str(tmp_path / "local")],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    something = threading.Event()
+    run.listen(lambda _: something.set())
+    serving = run._driver._serving
+    assert serving is not None
+    while not serving.commands._following and command.poll() is None:
+        something.clear()
+        assert something.wait(PATIENCE)
+    run.cancel()
+    out, err = command.communicate(timeout=60)
+    assert (command.returncode, out) == (Exit.ENDED, ""), err
+    assert "has ended: the job is over" in err
+    assert Terminal(tmp_path / "local", capsys).run("status").code == Exit.NOT_RUNNING
+
+
+# --- what it does
+
+
+@pytest.mark.timeout(120)
+def test_status_tells_how_the_job_stands(terminal: Terminal) -> None:
+    said = terminal.run("status")
+    assert said.code == Exit.DONE
+    lines = said.out.splitlines()
+    assert re.fullmatch(r"JOB is running, with 2 partitions, after \d+ rollbacks? in generation 1", lines[0])
+    assert re.fullmatch(r"newest complete epoch: E, [\d.]+ s old, took \d+ ms; all up to E committed", lines[1])
+    processes = [re.sub(r", \d+ MB", "", line) for line in lines if "process" in line]
+    assert processes == [
+        "partition 0: 127.0.0.1, process PID (NAME)",
+        "partition 1: 127.0.0.1, process PID (NAME)",
+        "standing by: 127.0.0.1, process PID (NAME)",
+    ]
+    status = json.loads(terminal.run("status", "--json").raw)
+    assert status["state"] == "running"
+    assert sorted(status["workers"].values(), key=str) == [0, 1, None]
 
 
 def test_a_watch_that_would_never_pause_is_refused(terminal: Terminal) -> None:
@@ -199,29 +249,6 @@ def test_faults_at_random_are_reported_kind_by_kind(terminal: Terminal, folder: 
     assert report["seed"] == 2
     assert [entry["order"]["kind"] for entry in report["faults"]] == [line.split()[2] for line in lines[:3]]
     wait_until_recovered(folder)
-
-
-@pytest.mark.timeout(300)
-def test_a_driver_is_killed_and_its_job_awaited_and_another_user_of_its_folder_hears_that_it_is_gone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    terminal = Terminal(tmp_path / "local", capsys)
-    with RunningJob(Settings(folder=str(tmp_path), job="sequences", rows=8_000, every="150ms")) as job:
-        job.start()
-        job.wait_for_kind("EpochCommitted")
-        said = terminal.run("inject", "kill", "--target", "driver", "--json")
-        assert said.code == Exit.DONE
-        assert json.loads(said.out)["worker"] is None
-        assert job.await_end() == -signal.SIGKILL
-        gone = terminal.run("status")
-        assert gone.code == Exit.NOT_RUNNING
-        assert "is gone; there is no such process any more" in gone.err
-        job.start()
-        job.wait_for_kind("EpochCommitted")
-        hung = terminal.run("inject", "stop", "--target", "driver", "--for", "0.3s")
-        assert hung.out.startswith("stop driver for 300 ms: process PID (the driver), ")
-        job.wait_for_kind("EpochCommitted")
-        assert job.finish().exact
 
 
 @pytest.mark.timeout(120)
@@ -316,30 +343,6 @@ def test_a_file_that_is_not_closed_to_others_is_not_believed(
     said = Terminal(tmp_path, capsys).run("status")
     assert said.code == Exit.NOT_ALLOWED
     assert "is not ours alone" in said.err
-
-
-@pytest.mark.timeout(120)
-def test_a_job_that_is_over_while_a_moment_is_awaited_ends_the_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = start(tmp_path, standbys=0)
-    command = subprocess.Popen(
-        [sys.executable, "-m", "recovery", "inject", "kill", "--target", "worker:0", "--at", "epoch:999999",
-         "--job-folder", str(tmp_path / "local")],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    something = threading.Event()
-    run.listen(lambda _: something.set())
-    serving = run._driver._serving
-    assert serving is not None
-    while not serving.commands._following and command.poll() is None:
-        something.clear()
-        assert something.wait(PATIENCE)
-    run.cancel()
-    out, err = command.communicate(timeout=60)
-    assert (command.returncode, out) == (Exit.ENDED, ""), err
-    assert "has ended: the job is over" in err
-    assert Terminal(tmp_path / "local", capsys).run("status").code == Exit.NOT_RUNNING
 
 
 FAULTS = ("kill", "stop", "cut", "delay", "random")

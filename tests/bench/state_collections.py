@@ -1,7 +1,7 @@
 """What a change of a list or a map costs when it is made over and over: at the start, and after 100,000 of them.
 
 Invariant: each operation leaves the newest five of its key, so all of them find and leave the same; what is
-measured is the CPU time of the thread that works, in rounds of 2,000 operations, without the cuts between the rounds.
+measured is the CPU time of the thread that works, in rounds of operations, without the cuts between the rounds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from tests.bench.figures import Figure, figure, progress
 from tests.bench.state_inputs import WORKLOAD, Bench, opened
 from tests.bench.state_throughput import cpu_seconds
 
-ROUND = 2_000
 NEWEST = 5
 OPERATOR = Operator("newest", key=int, states={"list": ListState(int), "map": MapState(int, int)})
 _MEMORY = 256 << 20
@@ -28,13 +27,14 @@ _COMPARED = 5
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many keys there are, and how many operations."""
+    """How many keys there are, and how many operations, in all and in a round."""
 
     keys: int
     operations: int
+    round: int
 
 
-FULL, SMALL = Size(100, 100_000), Size(20, 24_000)
+FULL, SMALL = Size(100, 100_000, 2_000), Size(20, 2_400, 200)
 
 Operation = Callable[[KeyedState, int], None]
 
@@ -108,11 +108,11 @@ def figures(size: Size) -> Iterator[Figure]:
 def _rounds(size: Size, operation: Operation, between: Callable[[Bench], None]) -> list[float]:
     rounds = []
     with opened(memory=_MEMORY, operator=OPERATOR) as bench:
-        for first in range(0, size.operations, ROUND):
+        for first in range(0, size.operations, size.round):
             begun = time.thread_time()
-            for number in range(first, first + ROUND):
+            for number in range(first, first + size.round):
                 bench.state.set_key(number % size.keys)
                 operation(bench.state, number)
-            rounds.append((time.thread_time() - begun) / ROUND * 1e6)
+            rounds.append((time.thread_time() - begun) / size.round * 1e6)
             between(bench)
     return rounds
