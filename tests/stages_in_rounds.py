@@ -138,16 +138,22 @@ class Line:
 
 
 class Kept:
-    """A sink that keeps all batches as they come, as bytes, with the epochs between them."""
+    """A sink that keeps all batches as they come, as bytes, with the epochs between them, and when each row came.
 
-    def __init__(self) -> None:
+    That is in milliseconds since the start, by the clock of the partition that is most behind.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self.said: list[object] = []
+        self.came: list[tuple[int, dict[str, Any]]] = []
 
     def begin(self) -> None:
         pass
 
     def rows(self, rows: Rows) -> None:
         self.said.append(as_bytes(rows))
+        self.came += [(min(self._clock.now) - START, row) for row in rows.batch.to_pylist()]
 
     def cut(self, epoch: Epoch) -> None:
         self.said.append(epoch)
@@ -221,7 +227,7 @@ class Job:
                     channel = edge.channel(partition, receiver)
                     self.lines[channel] = Line(channel, of_source=stage.source is not None)
                     self.wires[channel] = RowsWire(edge.schema, edge.timed)
-            sinks = {sink.uid: self.sinks.setdefault((sink.uid, index), Kept()) for sink in stage.sinks}
+            sinks = {sink.uid: self.sinks.setdefault((sink.uid, index), Kept(self.clock)) for sink in stage.sinks}
             outlets: dict[ChannelId, Any] = dict(self.lines)
             run = StageRun(stage, placement, None, outlets, sinks, lambda *_: None, lambda: None, Attempt(1), parts)
             self.closing.callback(run.close)

@@ -22,7 +22,7 @@ from snapshot.operators.row_class import Row
 from statebackend import ValueState
 from statebackend.errors import JobError
 from tests.program_parts import Nowhere
-from tests.stages_in_rounds import START, Due, played
+from tests.stages_in_rounds import START, TICK, Due, played
 
 SCHEMA = pa.schema([("key", pa.int64()), ("amount", pa.int64()), ("at", pa.int64())])
 UNTIL = 100
@@ -94,6 +94,19 @@ def test_the_same_rounds_of_sources_give_the_same_batches_everywhere(tmp_path: P
             assert said == first[name], f"{name} differs"
     markers = [sum(isinstance(frame, Marker) for frame in said) for name, said in first.items() if "->" in name]
     assert max(markers, default=3) == 3
+
+
+@pytest.mark.parametrize("hops", [1, 4])
+def test_a_row_waits_for_the_end_of_its_tick_alone_however_many_hops_it_takes(tmp_path: Path, hops: int) -> None:
+    """Time passes only when nothing is left to do; so rows that needed a later boundary would come a tick later."""
+    rows = tuple((at, (at % 7, at, at)) for at in range(UNTIL - 10))
+    stream = Stream.read(Due(SCHEMA, rows, splits=3), uid="first")
+    for hop in range(hops):
+        stream = stream.rebalance(uid=f"hop{hop}")
+    with played(Program.of(stream.write(Nowhere(), uid="out")), 2, 1, tmp_path, UNTIL) as job:
+        came = [row for (uid, _), kept in job.sinks.items() if uid == "out" for row in kept.came]
+    assert sorted(row["at"] for _, row in came) == list(range(UNTIL - 10))
+    assert {at - (row["at"] // TICK + 1) * TICK for at, row in came} == {0}
 
 
 class HeedsAbandonment(RoundInlet):

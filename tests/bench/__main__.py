@@ -14,6 +14,7 @@ from tests.bench import (
     operators,
     processes,
     savepoint,
+    schemes,
     sinks,
     slots,
     slow,
@@ -96,6 +97,7 @@ def workloads(*, small: bool = False, write: bool = False) -> Workloads:
             f"{slow.WORKLOAD}/{part}": partial(slow.figures, part, slow.SMALL if small else slow.FULL)
             for part in slow.parts()
         },
+        schemes.WORKLOAD: lambda: schemes.figures(schemes.SMALL if small else schemes.FULL),
         standbys.WORKLOAD: lambda: standbys.figures(standbys.SMALL if small else standbys.FULL),
         w6.WORKLOAD: lambda: w6.figures(w6.SMALL if small else w6.FULL),
         **{name: partial(part, w4.SMALL if small else w4.FULL) for name, part in w4.PARTS.items()},

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 import recovery
+from recovery.schemes.scheme import Scheme
 from snapshot.host.protocol.messages import Figures
 from snapshot.program.program import Program
 from statebackend.ids import Partition, Uid
@@ -123,7 +124,9 @@ class _Seen:
 
 
 @contextmanager
-def running(program: Program, spark: SparkSession | None, every: str = EVERY_SECOND) -> Iterator[Watched]:
+def running(
+    program: Program, spark: SparkSession | None, every: str = EVERY_SECOND, scheme: Scheme | None = None
+) -> Iterator[Watched]:
     """A job in folders of its own; stopped at the end."""
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -133,6 +136,7 @@ def running(program: Program, spark: SparkSession | None, every: str = EVERY_SEC
             checkpoints=folder / "checkpoints",
             every=every,
             parallelism=PARALLELISM,
+            scheme=scheme,
             local=folder / "local",
             state_memory=STATE_MEMORY,
             progress=False,
