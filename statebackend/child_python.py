@@ -12,6 +12,10 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
+
+SAME_HASHES: Final = {"PYTHONHASHSEED": "0"}
+"""The variables with which Python processes hash texts alike."""
 
 
 def command_of(module: str, arguments: Sequence[str] = ()) -> list[str]:
@@ -22,11 +26,13 @@ def command_of(module: str, arguments: Sequence[str] = ()) -> list[str]:
 def environment() -> dict[str, str]:
     """Return this process's environment, with which another one finds the modules that this one would.
 
+    All of them hash texts alike, so a set that is made alike has one order in all of them.
+
     Where this process looks in the folder that it works in, as an interactive one does, that folder is named: an empty
     entry, or one that is no place at all, would mean any folder in which the other process works.
     """
     entries = [str(Path(entry).absolute()) for entry in sys.path if Path(entry).exists()]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(entries))}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(entries)), **SAME_HASHES}
 
 
 def outlive_sigterm() -> None:

@@ -19,6 +19,7 @@ from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.net.handshake_io import Proved
 from snapshot.host.net.tls import Tls
 from snapshot.host.process.heartbeat import Heartbeat
+from snapshot.host.protocol.interpreter import Interpreter, this_interpreter
 from snapshot.host.protocol.messages import (
     Acknowledgement,
     Address,
@@ -73,6 +74,8 @@ class Habits:
     """Say of each epoch at once that it is ready."""
     overtaken: tuple[ChannelState, ...] = ()
     broadcast: dict[Uid, bytes] = field(default_factory=dict)
+    pythons: dict[int, Interpreter] = field(default_factory=dict)
+    """The Python of the processes in some slots; others have that of this process."""
 
 
 class ScriptedWorker:
@@ -147,7 +150,9 @@ class ScriptedWorker:
     def _reached(self, proved: Proved) -> None:
         self._control = ControlConnection(self._loop, proved, self._told, self._lost)
         self._heart = Heartbeat(self._driver, self._secret, self.name, 0.05)
-        self._tell(Hello(self.name, Address("127.0.0.1", 1), os.getpid(), self.slot, self.launch, self.executor))
+        python = self.cluster.habits.pythons.get(self.slot, this_interpreter())
+        address = Address("127.0.0.1", 1)
+        self._tell(Hello(self.name, address, os.getpid(), self.slot, self.launch, self.executor, python))
 
     def _lost(self, _reason: str) -> None:
         self._over = True

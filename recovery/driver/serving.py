@@ -183,6 +183,11 @@ class Serving:
 
     def _appeared(self, hello: Hello) -> None:
         """Take in a process, unless it is one too many or comes when the job is over."""
+        unlike = self._unlike(hello)
+        if unlike and self._settings.scheme.agreeing:
+            self.workers.dismiss(hello.worker, unlike)
+            self._refused(f"{hello.worker} at {hello.address}", unlike)
+            return
         if not self._is_wanted(hello):
             self.workers.dismiss(hello.worker, "there is another process in its slot")
             return
@@ -193,8 +198,16 @@ class Serving:
             self.workers.send(hello.worker, Leave("the job has ended"))
             return
         self._reporting.event(worker_events.joined(hello))
+        if unlike:
+            self._reporting.trouble(f"process {hello.worker} in slot {hello.slot}", unlike)
         if (job := self.generation.claimed) is not None:
             job.appeared()
+
+    def _unlike(self, hello: Hello) -> str:
+        """Return how the Python of this process differs from that of the others; "" if it does not."""
+        others = (other for name, other in self.workers.there.items() if name != hello.worker)
+        first = next(others, None)
+        return "" if first is None else hello.interpreter.differs_from(first.interpreter)
 
     def _is_wanted(self, hello: Hello) -> bool:
         scouting = self._scouting

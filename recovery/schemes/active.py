@@ -49,6 +49,11 @@ class Active:
         """Return how the partitions are wired."""
         return InRounds(milliseconds(self.tick))
 
+    @property
+    def agreeing(self) -> bool:
+        """Return True, as the output is to follow from the rounds alone, whatever process makes it."""
+        return True
+
     def check(self, options: CoordinatorOptions, sources: Mapping[Uid, Source]) -> None:
         """Raise `ContradictingOptions` if what a marker overtakes, or a source gives, would depend on the moment."""
         if options.mode is not MarkerMode.ALIGNED or options.alignment_timeout is not None:

@@ -54,6 +54,11 @@ class Passive:
             raise ValueError(f"following is {self.following!r}; standbys can follow in these ways: {listed}")
 
     @property
+    def agreeing(self) -> bool:
+        """Return False, as no process computes what another one does."""
+        return False
+
+    @property
     def wiring(self) -> Wiring:
         """Return how partitions are wired."""
         return ByArrival()

@@ -47,6 +47,10 @@ class Scheme(Protocol):
         """True if partitions may move to other executors."""
 
     @property
+    def agreeing(self) -> bool:
+        """True if processes have to compute the same, to the bit: those whose Python is another one are refused."""
+
+    @property
     def restarts(self) -> Restarts:
         """Return how often a broken attempt is followed by another."""
 

@@ -23,6 +23,7 @@ from recovery.driver.launchers.supervisor import Keeper
 from snapshot.host.net.tls import Tls
 from snapshot.host.process.preload import MODULES, loaded_modules
 from snapshot.host.protocol.messages import Address
+from statebackend.child_python import SAME_HASHES
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -114,7 +115,7 @@ class SparkTasks:
     ) -> None:
         """Begin to run so many Spark tasks, and to launch those again that end."""
         self._where, self._processes, self._trouble = (driver, secret, tls), processes, trouble
-        self._spark.environment = {MODULES: ",".join(loaded_modules())}
+        self._spark.environment = {MODULES: ",".join(loaded_modules()), **SAME_HASHES}
         again = _AGAIN if self._forks_quickly else _AGAIN_SLOWLY
         self._keeper = Keeper(self, processes, again, trouble, "Spark task")
         self._keeper.begin()

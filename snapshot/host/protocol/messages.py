@@ -13,6 +13,7 @@ from enum import Enum
 
 from snapshot.cut.frames import Marker, Watermark
 from snapshot.epochs.transaction_events import Committable
+from snapshot.host.protocol.interpreter import Interpreter, this_interpreter
 from snapshot.host.protocol.options import Following, HostOptions
 from snapshot.host.protocol.wiring import Wiring
 from snapshot.ids import JobId, Member, TransactionId
@@ -65,6 +66,7 @@ class Hello:
     """The number of the launch of that slot that brought the process."""
     executor: str = ""
     """The executor whose processes are lost together; empty for a process that shares its fate with no other."""
+    interpreter: Interpreter = field(default_factory=this_interpreter)
 
     @property
     def dies_with(self) -> str:
