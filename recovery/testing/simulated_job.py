@@ -27,6 +27,7 @@ from recovery.testing.scale import small_scale
 from recovery.testing.whole.adversary import Adversary
 from recovery.testing.whole.job import PROTOCOL, Job
 from recovery.testing.whole.known_files import known_files
+from recovery.testing.whole.messages import noted_messages
 from recovery.testing.whole.shape import draw_shape
 from recovery.testing.world.kernel import Rest
 from snapshot.fail_points import POINTS
@@ -63,7 +64,7 @@ def run_job(schedule: Schedule) -> Job:
         stack.enter_context(known_files())
         observer = JobObserver(drawn, exactly_once=shape.exactly_once)
         job = Job(shape, drawn, observer, folder / "local")
-        schedule.history = job.history
+        stack.callback(lambda: setattr(schedule, "history", job.history_of_those_seen()))
         rest = _lived_through(job, schedule)
         EXPLORED.steps += job.world.turns
         EXPLORED.histories += 1
@@ -91,6 +92,7 @@ def _lived_through(job: Job, schedule: Schedule) -> Rest:
             stack.enter_context(known(PROTOCOL, lambda _: job.store_of(job.world.process)))
             stack.enter_context(redirect_stderr(said))
             stack.enter_context(observing(job.observer))
+            stack.enter_context(noted_messages(job))
             stack.enter_context(small_scale(slice_bytes=job.shape.slice_bytes))
             for point in POINTS:
                 stack.enter_context(at(point, partial(job.come_to, point), POINTS))

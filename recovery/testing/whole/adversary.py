@@ -6,6 +6,7 @@ are used up all faults are taken back, and nothing happens any more but the job 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -43,6 +44,7 @@ class Act(Enum):
     TARGET = "a call of the target goes wrong"
     TARGET_SLOW = "a call of the target takes long"
     TARGET_AWAY = "the target is away"
+    DISK = "the local disk fails"
     FUNCTION = "a function fails"
     CLOCK = "a clock jumps"
     RATE = "a clock goes wrong"
@@ -60,7 +62,7 @@ _WEIGHTS: Final = {
     Act.PREEMPT: 4, Act.CRASH: 4, Act.CRASH_AT: 8, Act.PAUSE: 2, Act.PAUSE_AT: 3, Act.CUT: 3, Act.SLOW: 2, Act.STORE: 8,
     Act.STORE_AWAY: 2, Act.TARGET: 4, Act.FUNCTION: 3, Act.CLOCK: 1, Act.RATE: 1, Act.SAVEPOINT: 3, Act.STOP: 3,
     Act.CANCEL: 1, Act.TAKE_OVER: 2, Act.LOSE: 1, Act.TARGET_SLOW: 3, Act.TARGET_AWAY: 2,
-    Act.DRAIN: 1, Act.READ: 2, Act.CLEAN: 1,
+    Act.DRAIN: 1, Act.READ: 2, Act.CLEAN: 1, Act.DISK: 3,
 }  # fmt: skip
 _ACTS: Final = tuple(_WEIGHTS)
 _WHILES: Final = (0.05, 0.5, 3.0, 12.0)
@@ -68,6 +70,7 @@ _WHILES: Final = (0.05, 0.5, 3.0, 12.0)
 _JUMPS: Final = (0.5, -0.5, 3600.0, -3600.0)
 _RATES: Final = (1.0, 0.9, 1.1)
 _TROUBLES: Final = (StoreTrouble.FAILS, StoreTrouble.LOSES_ANSWER, StoreTrouble.SLOW, StoreTrouble.HANGS)
+_DISK_ERRORS: Final = (errno.ENOSPC, errno.EIO)
 _PATIENT: Final = 160
 """The greater, the fewer turns pass between two acts."""
 
@@ -98,12 +101,14 @@ class Adversary:
         self._at_target: list[tuple[_Countdown, Disturbance]] = []
         self._slow_target: list[tuple[_Countdown, float]] = []
         self._at_functions: list[_Countdown] = []
+        self._at_disk: list[tuple[_Countdown, int]] = []
         self._away_until = self._target_away_until = 0.0
         job.world.on_turn = self._turn
         job.reached = self._reached
         job.server.trouble = self._trouble
         job.drawn.target.disturb = self._disturb
         job.drawn.fail_by(self._fail)
+        job.means.disk = self._use_disk
         self._plan_next(0)
 
     # --- when ---------------------------------------------------------------------------------------------------------
@@ -127,6 +132,7 @@ class Adversary:
         self.over_at = job.world.now
         for waiting in (self._at_points, self._at_calls, self._at_target, self._slow_target, self._at_functions):
             waiting.clear()
+        self._at_disk.clear()
         self._away_until = self._target_away_until = 0.0
         self._restore(job.network.links.values())
         for process in job.alive:
@@ -175,6 +181,9 @@ class Adversary:
                 self._target_away_until = job.world.now + self._one_of(_WHILES)
             case Act.FUNCTION:
                 self._at_functions.append(_Countdown(1 + self._schedule.number(64)))
+            case Act.DISK:
+                code = self._one_of(_DISK_ERRORS)
+                self._at_disk.append((_Countdown(1 + self._schedule.number(64)), code))
             case Act.CLOCK:
                 self._one_of(alive).behind += self._one_of(_JUMPS)
             case Act.RATE:
@@ -286,6 +295,14 @@ class Adversary:
                 job.note(job.world.process, Kind.NOTED, f"{what} at the target: {fate.name.lower()}")
                 return fate
         return Disturbance.NONE
+
+    def _use_disk(self, what: str) -> None:
+        for waiting in list(self._at_disk):
+            countdown, code = waiting
+            if countdown.comes():
+                self._at_disk.remove(waiting)
+                self._job.note(self._job.world.process, Kind.NOTED, f"{what}: {errno.errorcode[code]}")
+                raise OSError(code, f"the disk fails, {MEANT}")
 
     def _fail(self, what: str) -> None:
         for countdown in list(self._at_functions):

@@ -188,6 +188,15 @@ class Job:
         self.note(self.world.process, Kind.NOTED, point)
         self.reached(point)
 
+    def history_of_those_seen(self) -> History:
+        """Return the history, with no place for processes that never were."""
+        seen = History(
+            name for name in self.history.processes if any(record.process == name for record in self.history)
+        )
+        for record in self.history:
+            seen.append(*record[1:])
+        return seen
+
     def see_where_all_wait(self) -> None:
         """Note in `where_all_waited` where every thread of every process stands, if the job is not over."""
         if not self.is_over:
