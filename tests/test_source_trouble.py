@@ -10,12 +10,14 @@ from pathlib import Path
 from queue import Queue
 
 import pyarrow as pa
+import pytest
 
 import recovery
 from snapshot import Stream, ToDriver
 from snapshot.host.flow.pace import FIRST
 from snapshot.host.partition.source_run import NEVER, ReadAhead, SourceRun
 from snapshot.program.source import Batch, Exhausted, Later, Reading, SplitContext
+from statebackend import means
 from statebackend.ids import Attempt, Partition, Uid
 
 SCHEMA = pa.schema([("row", pa.string())])
@@ -96,6 +98,23 @@ def test_a_source_says_what_its_splits_wait_for() -> None:
     [position] = run.positions()
     assert position.position.value() == {"at": {"offset": 7}}, "a batch without rows moves the position"
     scripted.readings.put(Exhausted())
+
+
+def test_a_clock_of_the_day_that_is_put_back_does_not_keep_a_split_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = {"wall": 1e9, "steady": 50.0}
+    monkeypatch.setattr(means, "wall", lambda: clocks["wall"])
+    monkeypatch.setattr(means, "monotonic", lambda: clocks["steady"])
+    scripted = Scripted()
+    scripted.readings.put(Later(clocks["wall"] + 0.5))
+    source = OneSplit(scripted, blocking=False)
+    run = SourceRun(Uid("in"), source, Partition(0), Attempt(1), {}, 10, lambda: None)
+    run.assign(["one"], last=True)
+    assert run.read(10) is None
+    clocks["wall"] -= 3600.0
+    assert run.next_in == pytest.approx(0.5)
+    clocks["steady"] += 0.6
+    assert run.next_in == pytest.approx(-0.1)
+    assert run.lag == pytest.approx(0.1)
 
 
 def test_splits_that_are_not_read_any_more_after_a_drain_are_not_overdue() -> None:

@@ -200,7 +200,7 @@ class SourceRun:
         for _ in range(len(self._turns)):
             split = self._turns[0]
             self._turns.rotate(-1)
-            if split in self._waiting and self._waiting[split] > means.wall():
+            if split in self._waiting and self._waiting[split] > means.monotonic():
                 continue
             batch = self._read(split)
             if batch is not None:
@@ -212,7 +212,7 @@ class SourceRun:
         """Return in how many seconds reading may give something, 0 or less if it may now; `NEVER` if `wake` tells."""
         if self.ended or not self._turns:
             return NEVER
-        return min(self._waiting.get(split, 0.0) for split in self._turns) - means.wall()
+        return min(self._waiting.get(split, 0.0) for split in self._turns) - means.monotonic()
 
     @property
     def lag(self) -> float:
@@ -220,7 +220,7 @@ class SourceRun:
         if self.ended:
             return 0.0
         overdue = [at for at in self._waiting.values() if at != NEVER]
-        return max(0.0, means.wall() - min(overdue)) if overdue else 0.0
+        return max(0.0, means.monotonic() - min(overdue)) if overdue else 0.0
 
     @property
     def waits_for(self) -> str:
@@ -271,7 +271,8 @@ class SourceRun:
                 self.why = why or self.why
                 return rows
             case Later(at, why):
-                self._waiting[split] = at
+                # By the steady clock: one of the day that is put back would keep the split waiting for as long.
+                self._waiting[split] = means.monotonic() + at - means.wall()
                 if why:
                     self._troubles[split] = why
             case Exhausted():
