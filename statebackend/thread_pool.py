@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import Empty
 from typing import Any, Generic, TypeVar
-from weakref import finalize
+from weakref import ref
 
 from statebackend import means
 
@@ -88,7 +89,8 @@ class ThreadPool:
         self._lock = means.Lock()
         self._threads: list[means.Thread] = []
         self._closed = False
-        finalize(self, _end, self._work, self._threads).atexit = False
+        self._dropped = ref(self, partial(_ended, self._work, self._threads))
+        """Ends the threads when the pool is dropped; they keep it until then."""
 
     def submit(self, call: Callable[[], _Result]) -> Task[_Result]:
         """Have a thread call this; raise `PoolClosed` after `close`."""
@@ -116,7 +118,7 @@ class ThreadPool:
 
     def _begin_thread(self) -> None:
         name = f"{self._name}-{len(self._threads)}"
-        thread = means.Thread(target=_do_all, args=(self._work, self._idle), name=name, daemon=True)
+        thread = means.Thread(target=_do_all, args=(self._work, self._idle, self._dropped), name=name, daemon=True)
         try:
             thread.start()
         except RuntimeError:  # the system gives no more
@@ -133,13 +135,17 @@ class ThreadPool:
                     task.drop()
 
 
-def _do_all(work: means.SimpleQueue[_Work], idle: deque[None]) -> None:
+def _do_all(work: means.SimpleQueue[_Work], idle: deque[None], _dropped: ref[ThreadPool]) -> None:
     """Do what is handed over until the end; not a method, as the thread of a pool must not keep the pool."""
     while (task := work.get()) is not None:
         task.do()
         idle.append(None)  # before the outcome is told: what is asked for then needs no other thread
         task.end()
         del task  # it may hold much, and the next one may be long in coming
+
+
+def _ended(work: means.SimpleQueue[_Work], threads: list[means.Thread], _: ref[ThreadPool]) -> None:
+    _end(work, threads)
 
 
 def _end(work: means.SimpleQueue[_Work], threads: list[means.Thread]) -> None:
