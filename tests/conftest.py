@@ -173,16 +173,18 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         # As text: numbers of more than 32 bits do not get through.
-        output["explored"] = json.dumps([EXPLORED.steps, EXPLORED.histories, sorted(EXPLORED.seen)])
+        output["explored"] = json.dumps([EXPLORED.steps, EXPLORED.histories, sorted(EXPLORED.seen), EXPLORED.met])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: object) -> None:
     """Another process has run its part of the tests."""
-    steps, histories, seen = json.loads(getattr(node, "workeroutput", {}).get("explored", "[0, 0, []]"))
+    none = "[0, 0, [], {}]"
+    steps, histories, seen, met = json.loads(getattr(node, "workeroutput", {}).get("explored", none))
     EXPLORED.steps += steps
     EXPLORED.histories += histories
     EXPLORED.seen.update(seen)
+    EXPLORED.met.update(met)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from recovery.testing.simulated_job import MET, run, run_job
+from recovery.testing.simulated_job import run, run_job
 from recovery.testing.whole.adversary import Act
 from snapshot.host.partition.sink_run import SinkRun
 from snapshot.testing.schedule import Schedule
@@ -63,10 +63,10 @@ def test_the_same_schedule_gives_the_same_history_in_this_process_and_in_others(
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_job_keeps_its_promises_whatever_befalls_it(seed: int, search_factor: int) -> None:
-    steps, distinct, met = EXPLORED.steps, EXPLORED.distinct, MET.copy()
+    steps, distinct, met = EXPLORED.steps, EXPLORED.distinct, EXPLORED.met.copy()
     check(run, histories=HISTORIES * search_factor, size=SIZE, seed=seed)
     steps, distinct = EXPLORED.steps - steps, EXPLORED.distinct - distinct
-    acts = MET - met
+    acts = EXPLORED.met - met
     print(
         f"{steps} turns of threads in {distinct} distinct histories of the whole job, with {acts.total()} acts: {acts}"
     )

@@ -10,7 +10,6 @@ import faulthandler
 import gc
 import logging
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from functools import partial
@@ -45,8 +44,6 @@ _LONGEST: Final = 600.0
 _TURNS: Final = 20_000
 """The same in turns of threads; and so many the job has then to come to its end."""
 _SHARED_MEMORY: Final = Path("/dev/shm")
-MET: Final[Counter[str]] = Counter()
-"""The acts of the adversary in all histories of this Python process, counted."""
 
 
 def run(schedule: Schedule) -> JobObserver:
@@ -69,7 +66,7 @@ def run_job(schedule: Schedule) -> Job:
         EXPLORED.steps += job.world.turns
         EXPLORED.histories += 1
         EXPLORED.seen.add(job.world.digest)
-        MET.update(job.met)
+        EXPLORED.met.update(job.met)
         if job.world.failure is not None:
             raise job.world.failure
         if rest is not Rest.DONE:

@@ -40,11 +40,15 @@ such as `Violation`, or returns a `Violation` or False, if a promise is broken."
 
 @dataclass(slots=True)
 class Statistics:
-    """The extent of a search: steps, histories, and how many of these differ from each other."""
+    """The extent of a search: steps, histories, how many of these differ from each other, and what befell them.
+
+    `met` counts the acts of adversaries by their kinds, where a simulation tells them.
+    """
 
     steps: int = 0
     histories: int = 0
     seen: set[int] = field(default_factory=set, repr=False)
+    met: Counter[str] = field(default_factory=Counter, repr=False)
 
     @property
     def distinct(self) -> int:
@@ -52,7 +56,8 @@ class Statistics:
         return len(self.seen)
 
     def __str__(self) -> str:
-        return f"{self.steps} steps in {self.histories} histories, {self.distinct} of them distinct"
+        met = "".join(f"; {kind} {count} times" for kind, count in sorted(self.met.items()))
+        return f"{self.steps} steps in {self.histories} histories, {self.distinct} of them distinct{met}"
 
 
 EXPLORED = Statistics()

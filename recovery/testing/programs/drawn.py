@@ -111,6 +111,10 @@ def _split(split: int, length: int, base: int, *, begins: int, idle: bool) -> tu
     return tuple(items)
 
 
+def _takes(schedule: Schedule) -> float:
+    return (0.0, 0.004, 0.02, 0.001)[schedule.number(4)]
+
+
 def _tallied(schedule: Schedule, name: str) -> Shape:
     window = (50, 0, 20)[schedule.number(3)]
     idle = window > 0 and schedule.number(4) == 3
@@ -122,6 +126,7 @@ def _tallied(schedule: Schedule, name: str) -> Shape:
         idle_after=_IDLE if idle else None,
         rebalanced=schedule.number(4) == 3,
         chained=schedule.number(3) == 2,
+        takes=_takes(schedule),
     )
 
 
@@ -145,12 +150,15 @@ def _paired(schedule: Schedule, name: str) -> Shape:
     return Paired(
         _source(schedule, name, most_splits=2),
         _source(schedule, name, base=100 * IDS_OF_A_SPLIT, most_splits=2),
+        _takes(schedule),
     )
 
 
 def _configured(schedule: Schedule, name: str) -> Shape:
     return Configured(
-        _source(schedule, name, most_splits=2), _source(schedule, name, base=100 * IDS_OF_A_SPLIT, most_splits=1)
+        _source(schedule, name, most_splits=2),
+        _source(schedule, name, base=100 * IDS_OF_A_SPLIT, most_splits=1),
+        _takes(schedule),
     )
 
 

@@ -1,17 +1,18 @@
 """The functions of simulated programs: they remember every row, so that their state and output say what they have seen.
 
 Invariant: they are written against the public contract of functions alone, and do nothing but what their rows, timers
-and state say. Each may fail before any call, as the simulation likes (`let_fail`).
+and state say. Each may take its time, and may fail before any call, as the simulation likes (`let_fail`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from recovery.testing.programs.source import perhaps_fail
 from snapshot.operators.broadcast import Broadcast, KeyedBroadcastProcess
 from snapshot.operators.function_operator import KeyedCoProcess, KeyedProcess
 from snapshot.operators.keyed_function import ProcessContext
+from statebackend import means
 from statebackend.states.declarations import ListState, MapState, ValueState
 
 WINDOWS = "windows"
@@ -21,6 +22,18 @@ WINDOWS = "windows"
 def window_end(at: int, size: int) -> int:
     """Return the end of the window of a time."""
     return (at // size + 1) * size
+
+
+class _Named(Protocol):
+    name: str
+    takes: float
+
+
+def _called(function: _Named, call: str) -> None:
+    """Fail if that is wanted, and else let the time pass that the call takes, so that rows wait for it."""
+    perhaps_fail(function.name, call)
+    if function.takes:
+        means.sleep(function.takes)
 
 
 class Tally(KeyedProcess):
@@ -35,12 +48,12 @@ class Tally(KeyedProcess):
     given = MapState(int, int)
     due = ValueState(int, default=0)
 
-    def __init__(self, name: str, window: int, *, every: int = 0) -> None:
-        self.name, self.window, self.every = name, window, every
+    def __init__(self, name: str, window: int, *, every: int = 0, takes: float = 0.0) -> None:
+        self.name, self.window, self.every, self.takes = name, window, every, takes
 
     def on_event(self, event: Any, ctx: ProcessContext) -> None:
         """Number the row, and have its window counted."""
-        perhaps_fail(self.name, "on_event")
+        _called(self, "on_event")
         number = self.number.get() + 1
         self.number.set(number)
         self.seen.add(event.id)
@@ -54,7 +67,7 @@ class Tally(KeyedProcess):
 
     def on_timer(self, at: int, ctx: ProcessContext) -> None:
         """Give the count of a window, or be due again."""
-        perhaps_fail(self.name, "on_timer")
+        _called(self, "on_timer")
         if ctx.firing == "processing":
             if at != self.due.get():
                 raise AssertionError(f"a timer of key {ctx.key} fires at {at}, and the key is due at {self.due.get()}")
@@ -76,19 +89,19 @@ class Pairs(KeyedCoProcess):
     firsts = ListState(int)
     seconds = ListState(int)
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, takes: float = 0.0) -> None:
+        self.name, self.takes = name, takes
 
     def on_first(self, event: Any, ctx: ProcessContext) -> None:
         """Pair the row with all rows of the second stream so far."""
-        perhaps_fail(self.name, "on_first")
+        _called(self, "on_first")
         self.firsts.add(event.id)
         for other in self.seconds.get():
             ctx.emit((ctx.key, event.id, other))
 
     def on_second(self, event: Any, ctx: ProcessContext) -> None:
         """Pair the row with all rows of the first stream so far."""
-        perhaps_fail(self.name, "on_second")
+        _called(self, "on_second")
         self.seconds.add(event.id)
         for other in self.firsts.get():
             ctx.emit((ctx.key, other, event.id))
@@ -101,12 +114,12 @@ class Controlled(KeyedBroadcastProcess):
     number = ValueState(int, default=0)
     rules = Broadcast(int, int)
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, takes: float = 0.0) -> None:
+        self.name, self.takes = name, takes
 
     def on_event(self, event: Any, ctx: ProcessContext) -> None:
         """Number the row."""
-        perhaps_fail(self.name, "on_event")
+        _called(self, "on_event")
         number = self.number.get() + 1
         self.number.set(number)
         self.seen.add(event.id)
@@ -114,5 +127,5 @@ class Controlled(KeyedBroadcastProcess):
 
     def on_broadcast(self, event: Any, ctx: ProcessContext) -> None:  # noqa: ARG002
         """Remember the control row."""
-        perhaps_fail(self.name, "on_broadcast")
+        _called(self, "on_broadcast")
         self.rules.put(event.id, event.v)

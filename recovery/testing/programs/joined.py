@@ -23,6 +23,8 @@ class Paired:
 
     firsts: SimulatedSource
     seconds: SimulatedSource
+    takes: float = 0.0
+    """Seconds that the function takes for each row."""
 
     @property
     def sources(self) -> Mapping[str, SimulatedSource]:
@@ -32,7 +34,9 @@ class Paired:
     def program(self, name: str, keepings: Sequence[Keeping]) -> Program:
         """Return the program."""
         first, second = (Stream.read(source, uid=uid).key_by("k") for uid, source in self.sources.items())
-        pairs = first.connect(second).process(Pairs(name), uid="pairs", schema={"k": int, "first": int, "second": int})
+        pairs = first.connect(second).process(
+            Pairs(name, self.takes), uid="pairs", schema={"k": int, "first": int, "second": int}
+        )
         return pairs.write(sink_of(name, keepings, 0), uid="out")
 
     def check_output(self, output: Output, terms: Terms, *, complete: bool) -> None:
@@ -63,6 +67,8 @@ class Configured:
 
     rows: SimulatedSource
     control: SimulatedSource
+    takes: float = 0.0
+    """Seconds that the function takes for each row."""
 
     @property
     def sources(self) -> Mapping[str, SimulatedSource]:
@@ -74,7 +80,7 @@ class Configured:
         rows = Stream.read(self.rows, uid="rows").key_by("k")
         control = Stream.read(self.control, uid="control").broadcast()
         controlled = rows.connect(control).process(
-            Controlled(name), uid="controlled", schema={"k": int, "n": int, "id": int, "rules": int}
+            Controlled(name, self.takes), uid="controlled", schema={"k": int, "n": int, "id": int, "rules": int}
         )
         return controlled.write(sink_of(name, keepings, 0), uid="out")
 

@@ -31,6 +31,8 @@ class Tallied:
     idle_after: int | None
     rebalanced: bool
     chained: bool
+    takes: float = 0.0
+    """Seconds that the function takes for each row."""
 
     @property
     def sources(self) -> Mapping[str, SimulatedSource]:
@@ -45,7 +47,7 @@ class Tallied:
         if self.rebalanced:
             rows = rows.rebalance(uid="spread")
         tally = rows.key_by("k").process(
-            Tally(name, self.window, every=self.every),
+            Tally(name, self.window, every=self.every, takes=self.takes),
             uid="tally",
             schema={"k": int, "n": int, "id": int},
             sides={WINDOWS: {"k": int, "end": int, "n": int}},
