@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from snapshot.host.protocol.messages import PartitionCost
+from snapshot.ids import Member
 from statebackend.ids import Epoch, Generation, Incarnation, Partition, Uid
 
 
@@ -125,6 +126,8 @@ class Deployed(Event):
     incarnation: Incarnation
     epoch: Epoch | None
     workers: tuple[str, ...]
+    members: tuple[Member, ...]
+    """The role of each of them, in the same order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

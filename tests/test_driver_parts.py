@@ -40,7 +40,7 @@ from snapshot.epochs.coordinator_options import ContradictingOptions, Coordinato
 from snapshot.host.protocol.executor import lasting_folder
 from snapshot.host.protocol.messages import Delivery
 from snapshot.host.protocol.options import Following, HostOptions
-from snapshot.ids import JobId, TransactionId
+from snapshot.ids import JobId, Member, TransactionId
 from snapshot.journal.state import NO_OUTPUT, EpochRecord, EpochState, JournalState
 from statebackend.durations import NotADuration
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
@@ -297,13 +297,16 @@ def test_a_listener_that_is_taken_back_while_it_raises_harms_nothing(tmp_path: P
 
 
 def test_an_event_is_a_line_of_json_with_its_time_and_name(tmp_path: Path) -> None:
-    event = log.Deployed(at=1_700_000_000.25, incarnation=ATTEMPT, epoch=epoch(3), workers=("a", "b"))
+    event = log.Deployed(
+        at=1_700_000_000.25, incarnation=ATTEMPT, epoch=epoch(3), workers=("a",), members=(Member(Partition(1)),)
+    )
     expected = {
         "time": "2023-11-14T22:13:20.250Z",
         "event": "Deployed",
         "incarnation": "1.1",
         "epoch": "3-1",
-        "workers": ["a", "b"],
+        "workers": ["a"],
+        "members": ["1.0"],
     }
     assert json.loads(line_of(event)) == expected
     heard: list[log.AnyEvent] = []
@@ -322,7 +325,7 @@ class Screen(io.StringIO):
 
 
 def test_a_terminal_shows_one_line_that_is_written_anew() -> None:
-    screen, status = Screen(), RunStatus("clicks", RunState.RUNNING, 2, workers={"a": Partition(0), "b": None})
+    screen, status = Screen(), RunStatus("clicks", RunState.RUNNING, 2, roles={"a": Member(Partition(0)), "b": None})
     line = ProgressLine(screen)
     line.show(status)
     line.show(status)

@@ -30,6 +30,7 @@ from recovery.inject.targets import (
     standby_at,
     worker_of,
 )
+from snapshot.ids import Member, Replica
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition
 
 partitions = st.integers(0, 999_999).map(Partition)
@@ -90,12 +91,16 @@ def test_a_worker_and_the_driver_are_a_link_as_well() -> None:
     assert parse_target("worker:2-driver") == parse_target("link:2-driver") == LinkBetween(Partition(2), None)
 
 
-@given(st.dictionaries(st.text("abc", min_size=1), st.none() | st.integers(0, 5).map(Partition)), few | partitions)
+members = st.builds(Member, st.integers(0, 5).map(Partition), st.integers(0, 2).map(Replica))
+
+
+@given(st.dictionaries(st.text("abc", min_size=1), st.none() | members), few | partitions)
 def test_who_is_meant_has_that_partition_or_the_refusal_says_what_is_there(
-    present: dict[str, Partition | None], partition: Partition
+    present: dict[str, Member | None], partition: Partition
 ) -> None:
-    if partition in present.values():
-        assert present[worker_of(partition, present, 6)] == partition
+    having = [has for has in present.values() if has is not None and has.partition == partition]
+    if having:
+        assert present[worker_of(partition, present, 6)] == min(having)
     else:
         with pytest.raises(NoSuchTarget, match="no partition" if partition >= 6 else "no process has partition"):
             worker_of(partition, present, 6)
@@ -210,7 +215,9 @@ def test_other_events_say_nothing_about_a_moment() -> None:
 # --- schedules
 
 spans = st.tuples(st.integers(1, 2000), st.integers(0, 2000)).map(lambda pair: Span(pair[0], sum(pair)))
-presents = st.dictionaries(st.text("abcdef", min_size=1), st.none() | st.integers(0, 3).map(Partition), max_size=6)
+presents = st.dictionaries(
+    st.text("abcdef", min_size=1), st.none() | st.integers(0, 3).map(Partition).map(Member), max_size=6
+)
 
 
 def wanted_of(kinds: list[Kind], groups: list[Group], count: int, spans: tuple[Span, Span, Span]) -> RandomFaults:
@@ -229,7 +236,7 @@ def test_a_schedule_follows_from_its_seed_and_what_it_is_told_and_keeps_to_what_
     kinds: list[Kind],
     count: int,
     spans: tuple[Span, Span, Span],
-    presents: list[dict[str, Partition | None]],
+    presents: list[dict[str, Member | None]],
     seed: int,
 ) -> None:
     wanted = wanted_of(kinds, list(Group), count, spans)
@@ -250,7 +257,7 @@ def test_a_schedule_follows_from_its_seed_and_what_it_is_told_and_keeps_to_what_
         assert first.by is None or wanted.by.least <= first.by <= wanted.by.most
         match first.target:
             case WorkerOf(partition) | ExecutorOf(partition) | LinkBetween(one=partition):
-                assert partition in present.values()
+                assert partition in {has.partition for has in present.values() if has is not None}
             case StandbyAt(index):
                 assert index < sum(has is None for has in present.values())
             case _:
@@ -262,15 +269,16 @@ def test_a_schedule_follows_from_its_seed_and_what_it_is_told_and_keeps_to_what_
 def test_a_fault_that_can_happen_to_nobody_waits_for_somebody() -> None:
     wanted = wanted_of([Kind.KILL], [Group.STANDBYS], 1, (Span(1, 1),) * 3)
     schedule = Schedule(wanted, Random(1).random, 0.0)
-    assert schedule.take(1.0, {"a": Partition(0)}) is None
-    assert schedule.take(2.0, {"a": Partition(0), "b": None}) == Order(Kind.KILL, StandbyAt(0))
+    assert schedule.take(1.0, {"a": Member(Partition(0))}) is None
+    assert schedule.take(2.0, {"a": Member(Partition(0)), "b": None}) == Order(Kind.KILL, StandbyAt(0))
     assert schedule.over
     assert schedule.take(9.0, {"b": None}) is None
 
 
 def test_nobody_is_chosen_where_nobody_is() -> None:
     assert choose(Kind.CUT, [Group.LINKS], {"a": None}, Random(1).random) is None
-    assert choose(Kind.CUT, [Group.LINKS], {"a": Partition(0)}, Random(1).random) == LinkBetween(Partition(0), None)
+    alone = {"a": Member(Partition(0))}
+    assert choose(Kind.CUT, [Group.LINKS], alone, Random(1).random) == LinkBetween(Partition(0), None)
 
 
 # --- reports

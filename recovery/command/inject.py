@@ -101,7 +101,7 @@ def _wait(job: Attached, alarm: Alarm) -> None:
 
 def _somebody(job: Attached, kind: Kind, draw: random.Random) -> Target:
     groups = (Group.WORKERS, Group.STANDBYS, Group.LINKS)
-    while (target := choose(kind, groups, job.status().workers, draw.random)) is None:
+    while (target := choose(kind, groups, job.status().roles, draw.random)) is None:
         job.next_event()
     return target
 

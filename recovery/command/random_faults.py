@@ -134,7 +134,7 @@ class _Faults:
                 self._listen(self._schedule.due)
                 if self._over:
                     raise ConnectionLost(f"the job is over after {self.report.done} faults")
-                order = self._schedule.take(time.monotonic(), self._job.status().workers)
+                order = self._schedule.take(time.monotonic(), self._job.status().roles)
                 if order is None:
                     self._listen(time.monotonic() + _PAUSE)
                 else:

@@ -251,6 +251,7 @@ class ClaimedJob:
                         incarnation=roll_back.incarnation,
                         epoch=roll_back.epoch,
                         workers=tuple(attempt.deployed),
+                        members=tuple(attempt.deployed.values()),
                     )
                 )
             case Overtaken(by):

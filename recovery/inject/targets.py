@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
+from snapshot.ids import Member
 from statebackend.durations import in_words
 from statebackend.errors import JobError, OptionError
 from statebackend.ids import Partition
 
-Present: TypeAlias = Mapping[str, Partition | None]
-"""The processes that are there, and the partition that each has; the others stand by."""
+Present: TypeAlias = Mapping[str, Member | None]
+"""The processes that are there, and the role of each; the others stand by."""
 
 _FORMS: Final = "worker:2, standby:0, driver, executor:2, link:0-1, link:2-driver or random"
 
@@ -120,14 +121,17 @@ def parse_target(text: str) -> Target:
 
 
 def worker_of(partition: Partition, present: Present, parallelism: int) -> str:
-    """Return the process that has the partition; `NoSuchTarget` if none has it, or if there is no such partition."""
+    """Return the process that has the partition, of several the first replica's.
+
+    Raise `NoSuchTarget` if none has it, or if there is no such partition.
+    """
     if partition >= parallelism:
         last = f"partitions 0 to {parallelism - 1}" if parallelism > 1 else "partition 0 only"
         raise NoSuchTarget(f"there is no partition {partition}; the job has {last}")
-    worker = next((worker for worker, has in present.items() if has == partition), None)
-    if worker is None:
+    having = {has: worker for worker, has in present.items() if has is not None and has.partition == partition}
+    if not having:
         raise NoSuchTarget(f"no process has partition {partition} at the moment: the job is starting or recovering")
-    return worker
+    return having[min(having)]
 
 
 def standby_at(index: int, present: Present) -> str:
@@ -146,7 +150,7 @@ def standbys_of(present: Present) -> Sequence[str]:
 
 def placed(present: Present) -> Sequence[Partition]:
     """Return the partitions that have a process, in rising order."""
-    return sorted(has for has in present.values() if has is not None)
+    return sorted({has.partition for has in present.values() if has is not None})
 
 
 class ContradictingOrder(OptionError, ValueError):

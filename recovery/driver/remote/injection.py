@@ -118,9 +118,9 @@ class Injection:
         status = self._status()
         match target:
             case WorkerOf(partition) | ExecutorOf(partition) | LinkBetween(one=partition):
-                worker = worker_of(partition, status.workers, status.parallelism)
+                worker = worker_of(partition, status.roles, status.parallelism)
             case StandbyAt(index):
-                worker = standby_at(index, status.workers)
+                worker = standby_at(index, status.roles)
             case TheDriver() | Anything():
                 raise NoSuchTarget(f"{target} is no process of the job")
         if worker not in self._workers.there:

@@ -19,6 +19,7 @@ from pathlib import Path, PurePath
 
 from recovery.driver.report.line_file import LineFile
 from recovery.events import AnyEvent, Trouble
+from snapshot.ids import Member
 from statebackend import means
 from statebackend.ids import Epoch, Incarnation
 
@@ -101,7 +102,7 @@ def line_of(event: AnyEvent) -> str:
 def plain(value: object) -> object:
     """Return the value in a form that JSON has: ids as their texts, dataclasses as objects."""
     match value:
-        case Epoch() | Incarnation() | PurePath():
+        case Epoch() | Incarnation() | Member() | PurePath():
             return str(value)
         case Enum():
             return value.value

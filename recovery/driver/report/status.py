@@ -14,6 +14,7 @@ from typing import Final
 
 from recovery import events as log
 from snapshot.host.protocol.messages import Figures, Followed, StageFigures
+from snapshot.ids import Member
 from statebackend import means
 from statebackend.ids import Epoch, Generation, Incarnation, Partition, Uid
 
@@ -60,8 +61,8 @@ class RunStatus:
     parallelism: int
     generation: Generation | None = None
     incarnation: Incarnation | None = None
-    workers: Mapping[str, Partition | None] = field(default_factory=dict)
-    """The processes that are there, and which partition each has; the others stand by."""
+    roles: Mapping[str, Member | None] = field(default_factory=dict)
+    """The processes that are there, and the role of each; the others stand by."""
     pids: Mapping[str, str] = field(default_factory=dict)
     """The host and process id of each process that is there."""
     executors: Mapping[str, str] = field(default_factory=dict)
@@ -92,6 +93,11 @@ class RunStatus:
     """The rows per second that each stage takes in and gives out, all partitions together."""
     standbys: Mapping[str, Followed] = field(default_factory=dict)
     """The last answer of each process that follows epochs: the epoch that it has, and its cost."""
+
+    @property
+    def workers(self) -> Mapping[str, Partition | None]:
+        """Return the processes that are there, and which partition each has; the others stand by."""
+        return {worker: None if role is None else role.partition for worker, role in self.roles.items()}
 
     @property
     def rows_in(self) -> Mapping[Uid, int]:
@@ -199,7 +205,8 @@ class StatusBoard:
     def followed(self, worker: str, followed: Followed) -> None:
         """Take note that a standby has got an epoch ready, or could not."""
         with self._lock:
-            if self._status.workers.get(worker, Partition(0)) is None:
+            roles = self._status.roles
+            if worker in roles and roles[worker] is None:
                 self._status = replace(self._status, standbys={**self._status.standbys, worker: followed})
 
     def event(self, event: log.AnyEvent) -> None:
@@ -261,18 +268,18 @@ def _after_attempt(
         case log.WorkerJoined(worker=worker, executor=executor, address=address, pid=pid):
             executors = {**status.executors, worker: executor} if executor else status.executors
             pids = {**status.pids, worker: f"{address.rpartition(':')[0]}, process {pid}"}
-            return replace(status, workers={**status.workers, worker: None}, executors=executors, pids=pids)
+            return replace(status, roles={**status.roles, worker: None}, executors=executors, pids=pids)
         case log.WorkerLost(worker=lost):
-            workers = {worker: at for worker, at in status.workers.items() if worker != lost}
+            roles = {worker: at for worker, at in status.roles.items() if worker != lost}
             executors = {worker: at for worker, at in status.executors.items() if worker != lost}
             pids = {worker: at for worker, at in status.pids.items() if worker != lost}
-            standbys = _known(status.standbys, workers)
-            return replace(status, workers=workers, executors=executors, pids=pids, standbys=standbys)
-        case log.Deployed(incarnation=incarnation, workers=workers):
-            roles = {worker: Partition(index) for index, worker in enumerate(workers)}
-            placed = {worker: roles.get(worker) for worker in status.workers}
+            standbys = _known(status.standbys, roles)
+            return replace(status, roles=roles, executors=executors, pids=pids, standbys=standbys)
+        case log.Deployed(incarnation=incarnation, workers=workers, members=members):
+            given = dict(zip(workers, members, strict=True))
+            placed = {worker: given.get(worker) for worker in status.roles}
             standbys = _known(status.standbys, [worker for worker, at in placed.items() if at is None])
-            return replace(status, incarnation=incarnation, workers=placed, figures={}, standbys=standbys)
+            return replace(status, incarnation=incarnation, roles=placed, figures={}, standbys=standbys)
         case log.Running():
             return replace(status, state=RunState.RUNNING)
         case log.AttemptFailed(reason=reason):
