@@ -14,7 +14,7 @@ import pytest
 
 from recovery.driver.attempts.workers import Appeared, WorkerEvent, Workers
 from snapshot.connectors.files.sink import ToFiles
-from snapshot.host.net.channel_setup import ChannelSetup, Connections
+from snapshot.host.links import LinkNews, Links, Ready
 from snapshot.host.net.control import OverLongMessage
 from snapshot.host.net.event_loop import Background, EventLoop
 from snapshot.host.partition.attempt import Environment, PartitionAttempt
@@ -98,7 +98,7 @@ class Begun:
         self.loop = EventLoop()
         self.background = Background(self.loop, 1)
         self.told: list[FromWorker] = []
-        self.ready: list[Connections] = []
+        self.ready: list[LinkNews] = []
         store = MemoryStore(folder.name)
         plan = Plan((Stage(SOURCE, (), {}, source=source),), 128)
         peers = {Member(Partition(0)): Address("127.0.0.1", 1)}
@@ -125,8 +125,10 @@ class Begun:
                 raise OverLongMessage("it is too long")
             self.told.append(message)
 
-        ChannelSetup(deploy, plan, token_bytes(32), self.loop, self.ready.append, self.told.append)
-        assert self.loop.run(lambda: bool(self.ready), LIMIT)
+        self.links = Links(
+            deploy, plan, token_bytes(32), self.loop, self.ready.append, lambda _copy, _frame: None, lambda: None
+        )
+        assert self.loop.run(lambda: self.ready == [Ready()], LIMIT)
         environment = Environment(self.loop, self.background, StateCache(), tell)
         placements = {SOURCE: placement_of(SOURCE, deploy, plan, files, store)}
         parts = stage_parts(wiring, lambda: 0)

@@ -9,7 +9,7 @@ import pytest
 
 from snapshot.epochs.transaction_events import Begin, parse_transaction_id
 from snapshot.epochs.transactions import Transactions
-from snapshot.host.net.channel_setup import copies
+from snapshot.host.links import copies
 from snapshot.host.net.connection_kinds import ChannelOf, kind_bytes, parse_kind
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.ids import ChannelId, Copy, JobId, Member, Replica, numbered_from

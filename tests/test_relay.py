@@ -24,7 +24,7 @@ from snapshot import EOF, Collection, Stream, ToDriver
 from snapshot.cut.frames import Watermark
 from snapshot.cut.seals import SEAL_SIZE, RecordWriter, Seals
 from snapshot.cut.wire import encode
-from snapshot.host.net import channel_setup
+from snapshot.host import links
 from snapshot.host.net.connector import Connector
 from snapshot.host.net.event_loop import EventLoop, Watch
 from snapshot.host.net.tls import Tls, TlsSide
@@ -333,7 +333,7 @@ def test_a_job_whose_channel_a_relay_has_spoken_on_says_what_happened_and_what_t
     def led_astray(loop: EventLoop, address: Address, *others: Any, **named: Any) -> Connector:
         return Connector(loop, launcher.through(address), *others, **named)
 
-    monkeypatch.setattr(channel_setup, "Connector", led_astray)
+    monkeypatch.setattr(links, "Connector", led_astray)
     run = started(tmp_path, launcher, 2)
     watermark = b"".join(encode(Watermark(10**15), Incarnation(Generation(1), Attempt(1)))) + bytes(SEAL_SIZE)
     relay = next(iter(launcher.to_partitions.values()))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from os import environ, write
 from pathlib import Path
@@ -26,8 +26,7 @@ from snapshot.cut.frames import Frame
 from snapshot.fail_points import reached
 from snapshot.host.faults.crash_points import crashing
 from snapshot.host.faults.injector import Faults, Line
-from snapshot.host.net.channel_setup import ChannelSetup, Connections, copies
-from snapshot.host.net.channels import LocalChannel, ReceivingChannel, SendingChannel
+from snapshot.host.links import Broken, Joined, LinkNews, Links, NotConnected, Ready
 from snapshot.host.net.connection_kinds import ChannelOf, ConnectionKind, ControlOf, LastWordsOf
 from snapshot.host.net.connector import Connector
 from snapshot.host.net.control import SILENCE, ControlConnection
@@ -73,7 +72,7 @@ from snapshot.host.protocol.messages import (
 )
 from snapshot.host.protocol.options import use_storage
 from snapshot.host.wiring import stage_parts
-from snapshot.ids import ChannelId, Copy, Member
+from snapshot.ids import Copy
 from snapshot.program.pickling import loads
 from snapshot.program.plan import Plan
 from snapshot.replication.pacing import DriverClock
@@ -98,9 +97,6 @@ _SWITCH: Final = 0.0005
 _COLLECT: Final = (50_000, 20, 100)
 """The thresholds of Python's collector. With its own, looking again and again through a million cached values takes a
 third of a process's time."""
-
-
-_Sending = SendingChannel | LocalChannel
 
 
 class DriverLost(JobError):
@@ -132,15 +128,13 @@ class Worker:
         self._loop_watch = LoopWatch(self._loop, means.get_ident(), self._at_work)
         self._faults = Faults(self._loop, self._lines, self._hush, self._take_early)
         self._incarnation = _NEVER
-        self._peers: Mapping[Member, Address] = {}
         self._store: tuple[str, BlobStore] | None = None
         self._follower: Follower | None = None
         self._opening: StateOpener | None = None
         self._opened: dict[Uid, OpenedState] = {}  # while channels are set up
-        self._setup: ChannelSetup | None = None
+        self._links: Links | None = None
         self._driver_clock = DriverClock(0, means.monotonic())
         self._attempt: PartitionAttempt | None = None
-        self._channels: list[SendingChannel | ReceivingChannel | LocalChannel] = []
         self._early: list[tuple[ChannelOf, Proved]] = []  # of a deployment that we have not heard of yet
         self._said_early: list[TriggerEpoch | EpochIsOver | AssignSplits | Drain] = []  # while channels are set up
         self._lost = ""
@@ -271,17 +265,18 @@ class Worker:
             return "this port takes channels only"
         if kind.incarnation < self._incarnation:
             return f"incarnation {kind.incarnation} is over; this is {self._incarnation}"
-        if kind.incarnation == self._incarnation and (self._setup is None or not self._setup.expects(kind.copy)):
+        if kind.incarnation == self._incarnation and (self._links is None or not self._links.expects(kind.copy)):
             return "this channel is not expected here, or is connected already"
         return ""
 
     def _on_connection(self, proved: Proved, kind: ConnectionKind, _peer: str) -> None:
         assert isinstance(kind, ChannelOf)
-        current = kind.incarnation == self._incarnation
-        if kind.incarnation > self._incarnation or (current and self._faults.is_cut(self._peers[kind.copy.sender])):
+        links = self._links if kind.incarnation == self._incarnation else None
+        sender = None if links is None else links.address_of(kind.copy.sender)
+        if kind.incarnation > self._incarnation or (sender is not None and self._faults.is_cut(sender)):
             self._early.append((kind, proved))
-        elif current and self._setup is not None:
-            self._setup.accept(kind.copy, proved)
+        elif links is not None:
+            links.accept(kind.copy, proved)
         else:
             proved.sock.close()
 
@@ -294,14 +289,8 @@ class Worker:
         """Yield the connections of this process with others, for faults that a person asks for."""
         if self._control is not None:
             yield Line(None, self._control)
-        for channel in self._channels:
-            match channel:
-                case SendingChannel():
-                    yield Line(self._peers[channel.copy.receiver], channel)
-                case ReceivingChannel():
-                    yield Line(self._peers[channel.copy.sender], channel)
-                case LocalChannel():
-                    pass
+        if self._links is not None:
+            yield from self._links.lines
 
     def _hush(self, seconds: float) -> None:
         if self._heartbeat is not None:
@@ -330,7 +319,7 @@ class Worker:
                     self._driver_clock.heard(message.sent_at, means.monotonic())
                 if message.incarnation == self._incarnation and self._attempt is not None:
                     self._attempt.told(message)
-                elif message.incarnation == self._incarnation and self._setup is not None:
+                elif message.incarnation == self._incarnation and self._links is not None:
                     self._said_early.append(message)
             case StandDown(incarnation):
                 if incarnation >= self._incarnation:
@@ -374,7 +363,7 @@ class Worker:
         self._stand_down()
         if self._follower is not None:
             self._follower.close()
-        self._incarnation, self._peers = deploy.incarnation, deploy.peers
+        self._incarnation = deploy.incarnation
         self._local = job_folder(deploy.local, deploy.job)
         self._loop_watch.after = deploy.options.report_stall_after / 1000
         reached(fail_points.DEPLOYED)
@@ -399,7 +388,8 @@ class Worker:
             self._opening,
         )
         begin = partial(self._begin, deploy, plan, files, placements)
-        self._setup = ChannelSetup(deploy, plan, self._secret, self._loop, begin, self._tell, self._tls)
+        told = partial(self._links_said, deploy, begin)
+        self._links = Links(deploy, plan, self._secret, self._loop, told, self._arrived, self._drained, self._tls)
         self._take_early()
 
     def _stop_following(self) -> None:
@@ -450,27 +440,37 @@ class Worker:
 
     # --- an attempt ---------------------------------------------------------------------------------------------------
 
+    def _links_said(self, deploy: Deploy, begin: Callable[[Links], object], said: LinkNews) -> None:
+        """Begin as all members are connected, or fail as one cannot be reached, or is not there any more."""
+        match said:
+            case Ready():
+                assert self._links is not None
+                begin(self._links)
+            case NotConnected(_, reason):
+                self._tell(Failed(deploy.incarnation, deploy.partition, FailureKind.CHANNEL, reason))
+            case Broken(copy, reason, forged):
+                if self._attempt is not None:
+                    self._attempt.channel_broken(copy, reason, forged=forged)
+            case Joined():
+                raise AssertionError("no member was expected later")
+
     def _begin(
         self,
         deploy: Deploy,
         plan: Plan,
         files: TreeFiles,
         placements: Mapping[Uid, StatePlacement],
-        connections: Connections,
+        links: Links,
     ) -> None:
-        self._setup = None
-        sending = self._sending(deploy, plan, connections)
-        parts = stage_parts(deploy.wiring, self._driver_time)
+        parts, sending = stage_parts(deploy.wiring, self._driver_time), links.begin_sending()
         try:
             attempt = PartitionAttempt(deploy, plan, files, placements, sending, parts, self._environment)
         except BaseException as error:
-            self._close_channels()
-            for proved in connections.incoming.values():
-                proved.sock.close()
+            self._close_links()
             self._fail(deploy, error, kind_of(error))
             return
         self._attempt = attempt
-        attempt.connect(self._receiving(deploy, connections, attempt, sending))
+        attempt.connect(links.begin_receiving())
         self._faults.connected(self._lines())
         attempt.begin()
         opened, self._opened = self._opened, {}
@@ -480,80 +480,16 @@ class Worker:
         for message in said:
             attempt.told(message)
 
-    def _sending(self, deploy: Deploy, plan: Plan, connections: Connections) -> dict[ChannelId, list[_Sending]]:
-        """Make the sending ends of every channel that begins here."""
-        ends: dict[ChannelId, list[_Sending]] = {}
-        own = deploy.partition
-        for edge in (edge for stage in plan.stages for edge in stage.edges):
-            for receiver in edge.receivers(own, deploy.parallelism):
-                channel = edge.channel(own, receiver)
-                ends[channel] = [
-                    self._sending_end(deploy, copy, connections, ordered=edge.ordered)
-                    for copy in copies(channel, deploy.peers, deploy.member)
-                ]
-                self._channels += ends[channel]
-        return ends
-
-    def _sending_end(self, deploy: Deploy, copy: Copy, connections: Connections, *, ordered: bool) -> _Sending:
-        if copy.receiver == deploy.member:
-            arrived = partial(self._arrived, deploy.incarnation)
-            return LocalChannel(self._loop, copy, arrived, self._drained, ordered=ordered, options=deploy.options)
-        return SendingChannel(
-            self._loop,
-            connections.outgoing[copy],
-            copy,
-            deploy.incarnation,
-            self._drained,
-            partial(self._broken, deploy.incarnation, copy),
-            ordered=ordered,
-            options=deploy.options,
-        )
-
-    def _receiving(
-        self,
-        deploy: Deploy,
-        connections: Connections,
-        attempt: PartitionAttempt,
-        sending: Mapping[ChannelId, Sequence[_Sending]],
-    ) -> dict[Copy, ReceivingChannel | LocalChannel]:
-        """Make the receiving ends of every channel that ends here."""
-        local = {end.copy: end for some in sending.values() for end in some if isinstance(end, LocalChannel)}
-        ends: dict[Copy, ReceivingChannel | LocalChannel] = {}
-        for copy in (copy for channel in attempt.channels for copy in copies(channel, deploy.peers, deploy.member)):
-            if copy in local:
-                ends[copy] = local[copy]
-                continue
-            end = ReceivingChannel(
-                self._loop,
-                connections.incoming[copy],
-                copy,
-                deploy.incarnation,
-                partial(self._arrived, deploy.incarnation),
-                partial(self._broken, deploy.incarnation, copy),
-                options=deploy.options,
-            )
-            self._channels.append(end)
-            ends[copy] = end
-        return ends
-
-    def _arrived(self, incarnation: Incarnation, copy: Copy, frame: Frame) -> None:
-        if self._attempt is not None and incarnation == self._incarnation:
+    def _arrived(self, copy: Copy, frame: Frame) -> None:
+        if self._attempt is not None:
             self._attempt.arrived(copy, frame)
 
     def _drained(self) -> None:
         if self._attempt is not None:
             self._attempt.drained()
 
-    def _broken(self, incarnation: Incarnation, copy: Copy, reason: str) -> None:
-        if self._attempt is not None and incarnation == self._incarnation:
-            forged = any(end.copy == copy and end.was_forged for end in self._channels)
-            self._attempt.channel_broken(copy, reason, forged=forged)
-
     def _stand_down(self) -> None:
         """Give up the attempt, or the way into one; open state is at hand then."""
-        if self._setup is not None:
-            self._setup.close()
-            self._setup = None
         if self._opening is not None:
             self._opening.close()
         for opened in self._opened.values():
@@ -563,12 +499,12 @@ class Worker:
         if self._attempt is not None:
             self._attempt.close()
             self._attempt = None
-        self._close_channels()
+        self._close_links()
 
-    def _close_channels(self) -> None:
-        for channel in self._channels:
-            channel.close()
-        self._channels = []
+    def _close_links(self) -> None:
+        if self._links is not None:
+            self._links.close()
+            self._links = None
 
 
 def run_worker(driver: Address, secret: bytes, slot: int, launch: int, tls: Tls | None = None) -> None:
