@@ -290,7 +290,7 @@ class NoEpochs(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrphansDeleted(Event):
-    """Files were deleted that processes had uploaded before they were killed, or rolled back; no epoch needs them.
+    """Files were deleted that processes had uploaded in vain: killed or rolled back ones, or for epochs given up.
 
     `unfinished` are files, beside these, whose writers died before they had a name.
     """

@@ -43,6 +43,11 @@ def numbered_from(replica: Replica) -> int:
     return replica << 32
 
 
+def replica_of(number: int) -> Replica:
+    """Return the replica that counts this number: the inverse of `numbered_from`."""
+    return Replica(number >> 32)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Member:
     """The role of one process in an attempt: a partition, and which of its replicas."""

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -242,7 +243,7 @@ class Report:
     left: Sequence[str]
     """What was still there after the driver's SIGKILL."""
     unreferenced: Sequence[str]
-    """Files of the tree to which no epoch refers, when all is over."""
+    """Files of the tree to which no epoch refers at the end, and that were there when it was last looked through."""
     compared: Comparison
 
     @property
@@ -286,7 +287,9 @@ def soak(folder: Path, seconds: float, every: float, seed: int) -> Report:
         left = _kill_driver(job, driver, temporary)
         job.start()
         job.wait_for_kind("Running")
-        job.listen(15)  # the tree is looked through a second after that, and again ten seconds later
+        job.listen(4)
+        began = time.time()
+        job.listen(11)  # the tree is looked through a second after it runs, and again ten seconds later
         compared = job.finish()
         swept = [event for event in job.events if event["event"] == "OrphansDeleted"]
         return Report(
@@ -297,7 +300,7 @@ def soak(folder: Path, seconds: float, every: float, seed: int) -> Report:
             sum(_number(event["files"]) for event in swept),
             sum(_number(event["bytes"]) for event in swept),
             left,
-            unreferenced(folder / "job" / "tree"),
+            unreferenced(folder / "job" / "tree", before=began),
             compared,
         )
 
@@ -328,8 +331,8 @@ def _kill_driver(job: RunningJob, driver: int, temporary: Path) -> list[str]:
     return [*left, *(str(path) for path in sorted(temporary.rglob("*")))]
 
 
-def unreferenced(tree: Path) -> list[str]:
-    """The files in `shared/` and `epochs/` to which no retained epoch refers, and unfinished ones.
+def unreferenced(tree: Path, before: float = inf) -> list[str]:
+    """The files in `shared/` and `epochs/` of before this time to which no retained epoch refers, and unfinished ones.
 
     What a removal names is left out: a job that ends leaves that to its next start; and what says how a journal ended.
     """
@@ -337,7 +340,8 @@ def unreferenced(tree: Path) -> list[str]:
     retained, removals = opened.state.retained, opened.state.removals
     known = {record.manifest for record in retained}.union(*(opened.manifest(one).references() for one in retained))
     known = known.union(*((*removal.files, *removal.manifests) for removal in removals))
-    files = [path.relative_to(tree).as_posix() for path in tree.rglob("*") if path.is_file()]
+    there = [path for path in tree.rglob("*") if path.is_file() and path.stat().st_mtime < before]
+    files = [path.relative_to(tree).as_posix() for path in there]
     files = [path for path in files if not isinstance(parse(path), EndNoted)]
     return [path for path in sorted(files) if path.startswith(("shared/", "epochs/")) and path not in known]
 

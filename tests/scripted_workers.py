@@ -76,6 +76,7 @@ class Habits:
     broadcast: dict[Uid, bytes] = field(default_factory=dict)
     pythons: dict[int, Interpreter] = field(default_factory=dict)
     """The Python of the processes in some slots; others have that of this process."""
+    named_from: int = 0
 
 
 class ScriptedWorker:
@@ -227,6 +228,7 @@ class ScriptedWorker:
                 overtaken,
                 habits.broadcast,
                 cost(deploy.partition),
+                habits.named_from,
             )
         )
 

@@ -13,11 +13,13 @@ from recovery.decisions.cleanup import (
     EpochFiles,
     Fate,
     InFlight,
+    NamedFrom,
     ObservedTree,
     classify,
     plan_removal,
     removable_epochs,
 )
+from snapshot.ids import Replica, numbered_from
 from snapshot.journal.entries import (
     Body,
     Claimed,
@@ -34,7 +36,7 @@ from snapshot.journal.entries import (
 )
 from snapshot.journal.machine import apply
 from snapshot.journal.state import EMPTY, JournalState
-from statebackend.ids import Attempt, Epoch, Generation, Incarnation
+from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition
 
 FIRST, SECOND = Generation(1), Generation(2)
 
@@ -215,6 +217,22 @@ def test_files_of_attempts_that_are_over_stay_while_a_retained_manifest_cannot_b
     present = Incarnation(FIRST, Attempt(2))
     observed = ObservedTree(state_after(complete(ONE)), (EpochFiles(ONE, None),), (file(1),), attempt=present)
     assert classify(observed).of(Fate.UNEXPLAINED) == (file(1),)
+
+
+def test_files_of_the_present_attempt_are_orphans_below_the_number_from_which_its_epochs_name_files() -> None:
+    present = Incarnation(FIRST, Attempt(1))
+    named, left, new, in_flight, staged = file(1), file(2), file(3), "shared/1-0-1-2.channel", "shared/1-0-1-2.staged"
+    of_others = ("shared/1-1-1-2.sst", "shared/1-0-2-2.sst", f"shared/1-2-1-{numbered_from(Replica(0)) + 2}.sst")
+    named_from = NamedFrom(present, {Partition(0): 3, Partition(2): numbered_from(Replica(1)) + 3})
+    found = (named, left, new, in_flight, staged, *of_others, f"shared/1-2-1-{numbered_from(Replica(1)) + 2}.sst")
+    observed = ObservedTree(state_after(complete(ONE)), (refers(ONE, named),), found, attempt=present)
+    assert classify(observed).of(Fate.ORPHANED) == ()
+    fates = classify(replace(observed, named_from=named_from))
+    assert fates.of(Fate.NEEDED) == (named,)
+    assert set(fates.of(Fate.ORPHANED)) == {left, in_flight, found[-1]}
+    assert set(fates.of(Fate.IN_FLIGHT_POSSIBLE)) == {new, staged, *of_others}
+    unreadable = replace(observed, named_from=named_from, references=(EpochFiles(ONE, None),))
+    assert classify(unreadable).of(Fate.ORPHANED) == ()
 
 
 def test_a_manifest_is_an_orphan_as_soon_as_a_later_epoch_is_complete_instead() -> None:

@@ -13,7 +13,7 @@ import recovery
 from recovery.decisions import cleanup
 from recovery.decisions.cleanup import ObservedTree
 from recovery.driver.tree.owned import Tree
-from recovery.events import AnyEvent, OrphansDeleted, Running, Trouble
+from recovery.events import AnyEvent, OrphansDeleted, Recovered, Running, Trouble
 from recovery.offline.job_tree import open_tree
 from snapshot import fail_points
 from snapshot.host.faults.crash_points import VARIABLE
@@ -134,6 +134,22 @@ def test_a_start_deletes_what_older_generations_have_left_files_and_manifests_an
 
 
 @pytest.mark.usefixtures("_often")
+def test_a_file_of_the_present_attempt_goes_once_all_epochs_to_come_name_younger_ones_unless_a_sink_may_name_it(
+    tmp_path: Path, cluster: ScriptedCluster
+) -> None:
+    with start(tmp_path, cluster) as run:
+        completed(cluster)
+        left = put(tmp_path / "tree", "shared/1-0-1-77.sst", "shared/1-1-1-5.channel")
+        kept = put(tmp_path / "tree", "shared/1-0-1-78.staged", "shared/1-0-1-80.sst", "shared/1-1-1-99.channel")
+        all_gone = deleted(run, 2)
+        cluster.habits.named_from = 80
+        assert all_gone.wait(PATIENCE)
+        assert not any(file.exists() for file in left)
+        assert all(file.exists() for file in kept)
+        assert not of_kind(run, Recovered), "the attempt runs all the time"
+
+
+@pytest.mark.usefixtures("_often")
 def test_nothing_goes_while_the_manifest_of_a_retained_epoch_cannot_be_read_and_that_is_told(
     tmp_path: Path, cluster: ScriptedCluster
 ) -> None:
@@ -227,6 +243,20 @@ def test_what_a_killed_process_has_uploaded_is_gone_soon_after_and_the_tree_hold
         compared = job.finish()
     assert compared.exact, compared.examples
     assert unreferenced(tmp_path / "job" / "tree") == []
+
+
+@pytest.mark.timeout(600)
+def test_what_no_epoch_will_name_any_more_is_gone_soon_though_its_attempt_goes_on(tmp_path: Path) -> None:
+    with RunningJob(settings_for(tmp_path)) as job:
+        job.start()
+        job.wait_for_kind("EpochCompleted")
+        left = put(tmp_path / "job" / "tree", "shared/1-0-1-0.sst", "shared/1-1-1-0.channel")
+        swept = job.wait_for_kind("OrphansDeleted")
+        assert swept["files"] == 2
+        assert not any(file.exists() for file in left)
+        assert job.restarts == 0
+        compared = job.finish()
+    assert compared.exact, compared.examples
 
 
 @pytest.mark.timeout(600)

@@ -13,6 +13,12 @@ its own files, and to those of the epoch that it was restored from, which was re
 over, to which no retained epoch refers, is never referred to again, whichever driver goes on and whatever it decides;
 it may be deleted at any later time, and again if a process that wakes up late uploads it once more.
 
+An attempt that runs leaves orphans as well: in-flight data of an epoch that was given up, a base that a newer one
+has replaced before any epoch named it, files of a rewriting that failed half-way. A partition says with each epoch from
+which number on it may name files anew later (`NamedFrom`). Once that epoch is complete, every later one names, below
+that number, only files of this epoch; so a file below it to which no retained epoch refers is an orphan. Rows that wait
+in the tree for their commit are not judged by it, as when they are named is the sink's affair.
+
 The driver looks for orphans when an attempt runs, never while one is awaited, so no recovery waits for it. Looking
 takes at most a twentieth of the time. A process that was taken for lost may wake up at any time and finish an upload,
 so the driver looks again, ever less often, for as long as it has the job.
@@ -26,11 +32,12 @@ from enum import Enum
 from math import inf
 from typing import Final
 
+from snapshot.ids import numbered_from, replica_of
 from snapshot.journal.entries import Removed
 from snapshot.journal.state import JournalState
-from snapshot.tree.layout import EndNoted, JournalEntry, JournalSummary, ManifestFile, SharedFile, parse
+from snapshot.tree.layout import Content, EndNoted, JournalEntry, JournalSummary, ManifestFile, SharedFile, parse
 from statebackend.errors import StoreError
-from statebackend.ids import Epoch, Generation, Incarnation
+from statebackend.ids import Epoch, Generation, Incarnation, Partition
 
 
 class CleanupError(StoreError):
@@ -55,11 +62,33 @@ class InFlight:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedFrom:
+    """The lowest number of files that epochs after a complete one may name anew, for each partition of its attempt."""
+
+    incarnation: Incarnation
+    numbers: Mapping[Partition, int]
+
+    def is_passed(self, file: SharedFile) -> bool:
+        """True if no epoch after the complete one names this file, unless that one does.
+
+        Replicas of a partition number their files apart, and only one of them has spoken.
+        """
+        if file.incarnation != self.incarnation or file.content not in _NUMBERED:
+            return False
+        number = self.numbers.get(file.partition, 0)
+        return number - 1 >= file.number >= numbered_from(replica_of(number - 1))
+
+
+_NUMBERED: Final = frozenset({Content.STATE, Content.CHANNEL, Content.BROADCAST})
+
+
+@dataclass(frozen=True, slots=True)
 class ObservedTree:
     """The observed tree: first the journal was read, then the manifests of its retained epochs, then the listing.
 
-    `found` are the paths of all objects in the tree. Only the driver knows what is in flight, and which attempt is the
-    present one; from outside, `in_flight` is empty and `attempt` is None.
+    `found` are the paths of all objects in the tree. Only the driver knows what is in flight, which attempt is the
+    present one, and from where on it names files; from outside, `in_flight` is empty and the others are None. The epoch
+    that `named_from` speaks of is complete in the journal.
     """
 
     journal: JournalState
@@ -67,6 +96,7 @@ class ObservedTree:
     found: tuple[str, ...] = ()
     in_flight: tuple[InFlight, ...] = ()
     attempt: Incarnation | None = None
+    named_from: NamedFrom | None = None
 
 
 class Fate(Enum):
@@ -74,7 +104,7 @@ class Fate(Enum):
 
     NEEDED = "referred to, or part of the journal, which compaction alone shortens"
     REMOVABLE = "named by a removal"
-    ORPHANED = "left by attempts that are over, which can complete nothing any more"
+    ORPHANED = "left by attempts that are over, or by epochs before the newest complete one; never named any more"
     IN_FLIGHT_POSSIBLE = "of the current generation: its driver alone knows"
     UNEXPLAINED = "left likewise, but perhaps of an epoch whose manifest cannot be read"
     FOREIGN = "not ours"
@@ -132,8 +162,10 @@ def _is_over(item: ManifestFile | SharedFile, observed: ObservedTree) -> bool:
             # Epochs complete in rising order of their numbers, and each publication writes a manifest of its own.
             return epoch.generation < generation or epoch.number <= observed.journal.newest_complete.number
         case SharedFile(incarnation):
-            present = observed.attempt
-            return incarnation.generation < generation or (present is not None and incarnation < present)
+            present, named_from = observed.attempt, observed.named_from
+            if incarnation.generation < generation or (present is not None and incarnation < present):
+                return True
+            return named_from is not None and named_from.is_passed(item)
 
 
 def removable_epochs(state: JournalState, retain: int, oldest_base_in_flight: Epoch | None) -> tuple[Epoch, ...]:

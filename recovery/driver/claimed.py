@@ -90,7 +90,7 @@ class ClaimedJob:
         self._rebalancer = Rebalancer(
             settings, environment, self._standbys, self.deployment, self._may_move, self._moves
         )
-        self._orphans = Orphans(loop, environment.threads.deleting, tree, lambda: self.epochs.journal, self._note)
+        self._orphans = Orphans(loop, environment.threads.deleting, tree, self.epochs.observed, self._note)
         self._restored: Epoch | None = start.epoch
         """From which epoch the attempt goes on; None for the beginning."""
         self._not_before = 0.0

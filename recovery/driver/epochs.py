@@ -16,6 +16,7 @@ from typing import Final
 
 from recovery import events as log
 from recovery.decisions import notes
+from recovery.decisions.cleanup import NamedFrom, ObservedTree
 from recovery.driver.attempts.deployment import Deployment
 from recovery.driver.attempts.environment import Environment, JobRecord
 from recovery.driver.attempts.requests import End
@@ -100,6 +101,8 @@ class Epochs:
         self._removing = False
         self._closed = False
         self.journal = tree.state
+        self._named_from: NamedFrom | None = None
+        """What the newest epoch that was completed here says about the files of later ones; it is in `journal`."""
 
     @property
     def incarnation(self) -> Incarnation:
@@ -110,6 +113,10 @@ class Epochs:
     def is_running(self) -> bool:
         """True if the current attempt runs, and epochs are taken of it."""
         return self._coordinator.state is CoordinatorState.RUNNING and not self._closed
+
+    def observed(self, attempt: Incarnation) -> ObservedTree:
+        """Return what a sweep that begins now goes by, while this is the present attempt."""
+        return self._tree.observed(self.journal, attempt, self._named_from)
 
     def begin(self) -> None:
         """Tell the coordinator the time from now on, and delete what earlier generations may have left."""
@@ -270,6 +277,7 @@ class Epochs:
         """Take note that an epoch is complete; the coordinator has all partitions told, whose sinks commit then."""
         reached(fail_points.BEFORE_COMPLETE)
         epoch, record = done.epoch, self._record
+        self._named_from = done.named_from
         record.failures.completed()
         self._environment.deliveries.completed(all_transactions_in(self._tree.manifest(epoch)))
         self._note(record.times.completed(epoch, self._now(), means.wall()))

@@ -1,11 +1,11 @@
-"""Deleting beside the job: what a removal allows, and what attempts that are over have left; a short journal.
+"""Deleting beside the job: what a removal allows, and what attempts and epochs that are over left; a short journal.
 
 Invariant: nothing is deleted that no won removal names, and that is no orphan. The journal forgets a removal
 only when all that it names is gone. What cannot be deleted is tried again; what a crash leaves undone, the next start
 takes up. However much there is to delete, nothing else waits for it. Which files are orphans, of processes that were
-killed or rolled back, is decided by `recovery.decisions.cleanup` from the journal as it was before the listing, and an
-orphan stays one; so nothing is deleted that the job needs, however late that is, or by a driver that is fenced
-meanwhile.
+killed or rolled back or of epochs that were given up, is decided by `recovery.decisions.cleanup` from the journal as it
+was before the listing, and an orphan stays one; so nothing is deleted that the job needs, however late that is, or by a
+driver that is fenced meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from recovery import events as log
-from recovery.decisions.cleanup import Sweeps
+from recovery.decisions.cleanup import ObservedTree, Sweeps
 from recovery.driver.settings.job import JobSettings
 from recovery.driver.tree.owned import Removal, Swept, Tree
 from snapshot.host.net.event_loop import Background, EventLoop, Timer
@@ -111,20 +111,20 @@ class Housekeeping:
 
 
 class Orphans:
-    """The orphans of one generation. All calls come in the loop's thread; `journal` says what the coordinator knows."""
+    """The orphans of one generation. All calls come in the loop's thread; `observed` is what the driver knows."""
 
     def __init__(
         self,
         loop: EventLoop,
         deleting: Background,
         tree: Tree,
-        journal: Callable[[], JournalState],
+        observed: Callable[[Incarnation], ObservedTree],
         note: Callable[[log.AnyEvent], object],
     ) -> None:
         self._loop = loop
         self._deleting = deleting
         self._tree = tree
-        self._journal = journal
+        self._observed = observed
         self._note = note
         self._sweeps = Sweeps()
         self._attempt = Incarnation(tree.generation, Attempt(0))
@@ -157,7 +157,7 @@ class Orphans:
     def _begin(self) -> None:
         self._timer = None
         self._sweeps.began(self._loop.now())
-        observed = self._tree.observed(self._journal(), self._attempt)
+        observed = self._observed(self._attempt)
         self._deleting.submit(lambda: self._tree.sweep(observed, lambda: not self._closed), self._ended)
 
     def _ended(self, outcome: Swept | BaseException) -> None:
@@ -181,4 +181,4 @@ class Orphans:
         self._unexplained = outcome.unexplained
 
     def _trouble(self, reason: str) -> None:
-        self._note(log.Trouble(at=means.wall(), what="deleting what attempts that are over have left", reason=reason))
+        self._note(log.Trouble(at=means.wall(), what="deleting what attempts have left in vain", reason=reason))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from queue import Empty
@@ -45,6 +45,8 @@ class _Delta:
     written: bool = False
     files: tuple[FileRef, ...] = ()
     """The files of the cut, once they are written; none if nothing had changed."""
+    since: Epoch = NO_EPOCH
+    """See `Durable`."""
     stored: bool = False
     taken: bool = False
     """True if the backend has it, or takes it as soon as it can."""
@@ -55,6 +57,7 @@ class _Delta:
 class _Written:
     epoch: Epoch
     files: tuple[FileRef, ...]
+    since: Epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +185,9 @@ class Persister:
         self._rewritten: _Rewritten | None = None
         self._rewritten_size = 0
         self._rewrite_due: Epoch | None = None
+        self._rewriting_since: Epoch | None = None
+        """From the begin of a rewriting until its files are in a set, or are given up: an epoch that was cut before it.
+        Only the thread for the disk has it."""
         self._uploaded_bytes = self._bases = self._merges = 0
         self._trouble: str | None = None
         self._counting = means.Lock()
@@ -313,8 +319,9 @@ class Persister:
 
     def _handle(self, result: _Result) -> Sequence[Durable | NotDurable]:
         match result:
-            case _Written(epoch, files):
-                self._deltas[epoch].written, self._deltas[epoch].files = True, files
+            case _Written(epoch, files, since):
+                delta = self._deltas[epoch]
+                delta.written, delta.files, delta.since = True, files, since
                 self._heard_of.update(file.path for file in files)
             case _Stored(epoch):
                 return self._stored(epoch)
@@ -338,12 +345,12 @@ class Persister:
     def _stored(self, epoch: Epoch) -> list[Durable]:
         delta = self._deltas[epoch]
         delta.stored = True
-        changes = _changes(delta.files, self._groups, renews=delta.frozen.renews)
+        changes = _changes(delta, self._groups)
         rewritten = self._rewritten
         if rewritten is not None and rewritten.epoch <= epoch:
             also = rewritten.changes
             files, emptied = (*changes.files, *also.files), (*changes.emptied, *also.emptied)
-            changes = Persisted(files, emptied, also.merged, changes.renews)
+            changes = replace(changes, files=files, emptied=emptied, merged=also.merged)
             self._rewritten, self._rewrite_due = None, epoch
             self._rewritten_size = sum(file.size for file in also.files)
             self._bases += len(also.files)
@@ -366,7 +373,8 @@ class Persister:
         answered = None
         if self._rewrite_due is not None and self._rewrite_due <= epoch:
             answered, self._rewrite_due = self._rewritten_size, None
-        self._disk.submit(partial(self._plan, self._attempt, self._uploads.files, changed, answered))
+        cut, files = self._last_cut or epoch, self._uploads.files
+        self._disk.submit(partial(self._plan, self._attempt, cut, files, changed, answered))
 
     # --- in the background: one thread for the disk -------------------------------------------------------------------
     # Whatever goes wrong is told, or an epoch would wait for ever; a panic in RocksDB's library is no `Exception`.
@@ -388,7 +396,9 @@ class Persister:
         except BaseException as error:
             self._tell(_Failed(epoch, _text(error)), attempt)
             return
-        self._tell(_Written(epoch, files), attempt)
+        # A rewriting that begins from now on gives its files younger names than the cut of this epoch is.
+        since = epoch if self._rewriting_since is None else min(self._rewriting_since, epoch)
+        self._tell(_Written(epoch, files, since), attempt)
         frozen.written()  # its uploads may take long, or fail for as long as the store does
         self._begin_upload(attempt, epoch, files)
 
@@ -420,18 +430,20 @@ class Persister:
         if self._unused is not None:
             give_back(self._unused)
 
-    def _plan(self, attempt: _Attempt, files: FileSet, changed: int, answered: int | None) -> None:
+    def _plan(self, attempt: _Attempt, cut: Epoch, files: FileSet, changed: int, answered: int | None) -> None:
         if attempt is not self._attempt:
             return
         try:
             if answered is not None:
                 attempt.planner.answered(answered)
+                self._rewriting_since = None
             steps = attempt.planner.changed(files, changed, self._ingestion.taken_up_to)
         except Exception as error:
             reason = f"what to rewrite could not be planned: {_text(error)}"
             self._tell(_Rewritten(Persisted(), NO_EPOCH, (), reason), attempt)
             return
         if steps:
+            self._rewriting_since = cut
             self._rewrite(attempt, _Rewriting(deque(steps)))
 
     def _rewrite(self, attempt: _Attempt, rewriting: _Rewriting) -> None:
@@ -495,7 +507,7 @@ class Persister:
     def _begin_anew(self, linked: dict[str, FileRef], names: Callable[[], str]) -> None:
         """Begin the next attempt: links to other files go, whichever attempt has made them."""
         self._files.call_by(names)
-        self._linked = linked
+        self._linked, self._rewriting_since = linked, None
         self._forget(set())
 
     # --- in the background: threads for the store ---------------------------------------------------------------------
@@ -531,12 +543,13 @@ class Persister:
         return local
 
 
-def _changes(files: tuple[FileRef, ...], groups: KeyGroupRange, *, renews: bool) -> Persisted:
+def _changes(delta: _Delta, groups: KeyGroupRange) -> Persisted:
     """Return what an epoch adds; if that is all there is, groups that it does not speak of have nothing else."""
+    files = delta.files
     if not files or files[0].kind is FileKind.DELTA:
-        return Persisted(files, renews=renews)
+        return Persisted(files, renews=delta.frozen.renews, since=delta.since)
     empty = unmentioned(files, groups)
-    return Persisted(files, (Emptied(empty, files[0].epoch),) if empty else ())
+    return Persisted(files, (Emptied(empty, files[0].epoch),) if empty else (), since=delta.since)
 
 
 def _text(error: BaseException) -> str:

@@ -49,6 +49,8 @@ class Persisted:
     merged: tuple[Merged, ...] = ()
     renews: bool = False
     """True if the deltas repeat the whole content of those of earlier epochs."""
+    since: Epoch = NO_EPOCH
+    """See `Durable`."""
 
 
 class UploadsError(StoreError, ValueError):
@@ -61,6 +63,9 @@ class Durable:
 
     epoch: Epoch
     files: FileSet
+    since: Epoch = NO_EPOCH
+    """The sets of later epochs name, beside files of this one, only files that get their names after this epoch is cut:
+    all that has an older name and is not in `files` has been left out for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +185,7 @@ class Uploads:
             del self._frozen[epoch]
             if not frozen.settled:
                 self._restorable[epoch] = self._files
-                durable.append(Durable(epoch, self._files))
+                durable.append(Durable(epoch, self._files, frozen.changes.since))
         return durable
 
     def _apply(self, changes: Persisted) -> FileSet:

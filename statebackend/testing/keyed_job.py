@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from statebackend import means
 from statebackend.files import FileSet, rescaled
 from statebackend.ids import NO_EPOCH, Epoch, Generation, Partition
 from statebackend.keyed_state import KeyedState
@@ -38,6 +39,10 @@ class _Member:
     options: Options
     waiting: list[Epoch] = field(default_factory=list)
     """Epochs that were cut and of which nothing was heard."""
+    named: frozenset[str] | None = None
+    """The files of the newest durable epoch; None if none was reported since the begin."""
+    named_from: int = 0
+    """The number of the oldest file that later epochs may name anew."""
 
 
 class KeyedJob:
@@ -51,7 +56,10 @@ class KeyedJob:
         self._folder = folder
         self._machines = count()
         self._machine = 0
-        self._paths = count()
+        self._paths = 0
+        self._paths_at: dict[Epoch, int] = {}
+        """How many files had a name when the epoch was cut."""
+        self._naming = means.Lock()
         self._members: list[_Member] = []
         self._followers: list[tuple[Epoch, _Member]] = []
         self._durable: dict[Epoch, dict[int, FileSet]] = {}
@@ -62,6 +70,16 @@ class KeyedJob:
     def states(self) -> list[KeyedState]:
         """Return the partitions."""
         return [member.state for member in self._members]
+
+    @property
+    def names_given(self) -> int:
+        """Return how many files have got a name."""
+        return self._paths
+
+    @property
+    def left_out_up_to(self) -> int:
+        """Return the number of the youngest file that no later epoch names anew, of any partition."""
+        return min(member.named_from for member in self._members)
 
     def start(self, epoch: Epoch, parallelism: int, options: Sequence[Options], *, elsewhere: bool) -> None:
         """Begin anew from a complete epoch; each partition takes the next of the options. `elsewhere` has no links."""
@@ -84,7 +102,9 @@ class KeyedJob:
         return _Member(KeyedState(self._operator, folder, self.store, self._name, files, options), options)
 
     def _name(self) -> str:
-        return f"shared/{next(self._paths)}.sst"
+        with self._naming:
+            self._paths += 1
+            return f"shared/{self._paths}.sst"
 
     def rewind(self, epoch: Epoch) -> int:
         """Go back to an epoch in place, open anew those that cannot, and return how many could.
@@ -100,6 +120,7 @@ class KeyedJob:
             if member.state.rewind(epoch, rescaled(self.snapshots[epoch], groups), self._name):
                 rewound += 1
                 member.waiting.clear()
+                member.named = None
             else:
                 self.store.go_on()
                 member.state.close()
@@ -173,6 +194,7 @@ class KeyedJob:
         self._epoch = Epoch(self._epoch.generation, self._epoch.number + 1)
         for member in self._members:
             begun = time.monotonic()
+            self._paths_at.setdefault(self._epoch, self._paths)
             member.state.cut(self._epoch)
             if time.monotonic() - begun > _LONGEST_CUT:
                 raise BrokenPromise(f"the cut of epoch {self._epoch} has waited for the store")
@@ -188,8 +210,9 @@ class KeyedJob:
         self.store.fault = fault
         self.store.go_on()
         for partition, member in enumerate(self._members):
-            for known, files in _heard(member):
-                self._durable.setdefault(known, {})[partition] = files
+            for durable in _heard(member):
+                self._durable.setdefault(durable.epoch, {})[partition] = durable.files
+                self._check_names(member, durable)
         self.store.fault = Fault.NONE
         complete = sorted(epoch for epoch, parts in self._durable.items() if len(parts) == len(self._members))
         for epoch in complete:
@@ -198,6 +221,14 @@ class KeyedJob:
         self._way_back.update(complete)
         return complete
 
+    def _check_names(self, member: _Member, durable: Durable) -> None:
+        """Check that the epoch names anew no file that earlier ones have left out for good."""
+        paths = frozenset(file.path for file in durable.files.files)
+        for path in paths - (paths if member.named is None else member.named):
+            if int(path.removeprefix("shared/").removesuffix(".sst")) <= member.named_from:
+                raise BrokenPromise(f"epoch {durable.epoch} names {path}, which was said to be left out for good")
+        member.named, member.named_from = paths, self._paths_at.get(durable.since, 0)
+
     def completed(self, epoch: Epoch) -> None:
         """Tell all partitions."""
         self._way_back = {known for known in self._way_back if known >= epoch}
@@ -205,8 +236,8 @@ class KeyedJob:
             member.state.completed(epoch)
 
 
-def _heard(member: _Member) -> list[tuple[Epoch, FileSet]]:
-    durable: list[tuple[Epoch, FileSet]] = []
+def _heard(member: _Member) -> list[Durable]:
+    durable: list[Durable] = []
     deadline = time.monotonic() + _PATIENCE
     while member.waiting:
         if time.monotonic() > deadline:
@@ -216,5 +247,5 @@ def _heard(member: _Member) -> list[tuple[Epoch, FileSet]]:
                 raise BrokenPromise(f"epoch {news.epoch} was reported twice, or never cut: {news}")
             member.waiting.remove(news.epoch)
             if isinstance(news, Durable):
-                durable.append((news.epoch, news.files))
+                durable.append(news)
     return durable

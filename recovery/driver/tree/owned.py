@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from recovery.decisions.cleanup import EpochFiles, Fate, InFlight, ObservedTree, classify, plan_removal
+from recovery.decisions.cleanup import EpochFiles, Fate, InFlight, NamedFrom, ObservedTree, classify, plan_removal
 from recovery.decisions.losses import end_of
 from recovery.driver.tree.manifests import DriversPart, broadcast_states, manifest_of
 from snapshot import fail_points
@@ -66,6 +66,7 @@ class PublicationDone:
     epoch: Epoch
     state: JournalState
     pinned: bool
+    named_from: NamedFrom
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,9 @@ class Tree:
         pinned = publish.savepoint and isinstance(
             self.propose(Pinned(PinId(f"savepoint-{epoch}"), epoch, Pinner.SAVEPOINT)), Won
         )
-        return PublicationDone(epoch, self.state, pinned)
+        numbers = {partition: said.named_from for partition, said in publish.contents.items()}
+        named_from = NamedFrom(publish.incarnation, {**numbers, _beyond(publish): self._files + 1})
+        return PublicationDone(epoch, self.state, pinned, named_from)
 
     def record_committed(self, epoch: Epoch) -> CommitNoted:
         """Note in the journal that everything up to the epoch is committed."""
@@ -250,9 +253,12 @@ class Tree:
         observed = ObservedTree(known, self._all_references(known), in_flight=in_flight)
         return plan_removal(observed, self.generation, retain)
 
-    def observed(self, known: JournalState, attempt: Incarnation) -> ObservedTree:
-        """Return what a sweep begun now goes by: the journal as the coordinator knows it, and the present attempt."""
-        return ObservedTree(known, self._all_references(known), attempt=attempt)
+    def observed(self, known: JournalState, attempt: Incarnation, named_from: NamedFrom | None = None) -> ObservedTree:
+        """Return what a sweep begun now goes by: the journal as the coordinator knows it, and the present attempt.
+
+        `named_from` must be of an epoch that is complete in that journal.
+        """
+        return ObservedTree(known, self._all_references(known), attempt=attempt, named_from=named_from)
 
     def forget(self, epochs: tuple[Epoch, ...]) -> None:
         """Forget the manifests of these epochs, which are removed."""
@@ -277,7 +283,7 @@ class Tree:
             reached(fail_points.BLOB_REMOVED)
 
     def sweep(self, observed: ObservedTree, go_on: Callable[[], bool]) -> Swept:
-        """Delete what attempts that are over have left, as long as `go_on` says so. Doing it again does no harm.
+        """Delete orphans, as long as `go_on` says so. Doing it again does no harm.
 
         The tree is listed once; `observed` must be older than that.
         """

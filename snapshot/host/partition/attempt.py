@@ -115,7 +115,9 @@ class PartitionAttempt:
         self._states: dict[Uid, OpenedState] = {}
         self._sound = True  # nothing went wrong within a state
         subtasks = tuple(uid for stage in plan.stages for uid in stage.uids)
-        self._epochs = EpochTracker(deploy.incarnation, deploy.partition, subtasks, deploy.epoch, self._say)
+        self._epochs = EpochTracker(
+            deploy.incarnation, deploy.partition, subtasks, deploy.epoch, lambda: files.next_number, self._say
+        )
         self._stalls = StallWatch(deploy.incarnation, deploy.partition, deploy.options.report_stall_after / 1000)
         self._settled: dict[Uid, Epoch | None] = {}
         self._stages: list[StageRun] = []
@@ -370,8 +372,8 @@ class PartitionAttempt:
     def _poll(self, run: StageRun, keyed: KeyedRun) -> None:
         for news in keyed.poll():
             match news:
-                case Durable(epoch, files):
-                    self._epochs.durable(epoch, run.uid, Part.FILES, files)
+                case Durable(epoch):
+                    self._epochs.durable(epoch, run.uid, Part.FILES, news)
                 case NotDurable(epoch, reason):
                     self._epochs.failed(epoch, run.uid, reason)
 

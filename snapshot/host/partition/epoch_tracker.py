@@ -6,7 +6,7 @@ that all is durable, the parts are put together as they were reported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,8 +31,8 @@ from snapshot.host.partition.stalls import PendingEpoch
 from snapshot.host.protocol.messages import Acknowledgement, Declining, FromWorker, PartitionCost
 from snapshot.tree.manifest import ChannelState, CommitPayload, SubtaskSnapshot
 from statebackend import means
-from statebackend.files import FileSet
 from statebackend.ids import NO_EPOCH, Epoch, Incarnation, Partition, Uid
+from statebackend.snapshots.uploads import Durable
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ChannelParts:
     overtaken: tuple[ChannelState, ...]
 
 
-Content = StageCut | FileSet | tuple[Committable[CommitPayload], ...] | ChannelParts | None
+Content = StageCut | Durable | tuple[Committable[CommitPayload], ...] | ChannelParts | None
 
 
 _AWAITED: Final = {
@@ -66,7 +66,11 @@ class _Clock:
 
 
 class EpochTracker:
-    """The epochs in flight in one partition and attempt. `tell` brings messages to the driver."""
+    """The epochs in flight in one partition and attempt.
+
+    `next_number` says which number the next file of the partition will have in its name; `tell` brings messages to the
+    driver.
+    """
 
     def __init__(
         self,
@@ -74,18 +78,25 @@ class EpochTracker:
         partition: Partition,
         subtasks: tuple[Uid, ...],
         restored: Epoch | None,
+        next_number: Callable[[], int],
         tell: Callable[[FromWorker], None],
     ) -> None:
         self._incarnation = incarnation
         self._partition = partition
         self._participant: Participant[Content] = Participant(subtasks, restored if restored is not None else NO_EPOCH)
+        self._next_number = next_number
         self._tell = tell
         self._clocks: dict[Epoch, _Clock] = {}
+        self._numbers: dict[Epoch, int] = {}
+        """The number of the next file when the epoch was first heard of, in rising order. An epoch that is heard of
+        only after a later one has none."""
 
     # --- what the driver says -----------------------------------------------------------------------------------------
 
     def triggered(self, epoch: Epoch) -> None:
         """Start the epoch's clock at its trigger, or at the first marker before it."""
+        if epoch > next(reversed(self._numbers), NO_EPOCH):
+            self._numbers[epoch] = self._next_number()
         self._clocks.setdefault(epoch, _Clock(means.monotonic()))
 
     def completed(self, epoch: Epoch) -> None:
@@ -175,7 +186,15 @@ class EpochTracker:
             tuple(sorted(overtaken, key=lambda state: state.channel)),
             broadcast,
             self._cost(epoch, subtasks),
+            self._named_from(epoch, contents.values()),
         )
+
+    def _named_from(self, epoch: Epoch, contents: Collection[SubtaskContent[Content]]) -> int:
+        """Return the lowest number of files that later epochs may name anew; 0 if that is not known."""
+        parts = (part for content in contents for part in content.parts.values())
+        since = min([epoch, *(part.since for part in parts if isinstance(part, Durable))])
+        self._numbers = {known: number for known, number in self._numbers.items() if known >= since}
+        return self._numbers.get(since, 0)
 
     def _subtask(self, content: SubtaskContent[Content]) -> SubtaskSnapshot:
         cut, parts = content.at_cut, content.parts
@@ -183,7 +202,7 @@ class EpochTracker:
         channels = parts.get(Part.CHANNELS)
         return SubtaskSnapshot(
             self._partition,
-            state=files if isinstance(files, FileSet) else None,
+            state=files.files if isinstance(files, Durable) else None,
             positions=cut.positions if isinstance(cut, StageCut) else (),
             watermark=cut.watermark if isinstance(cut, StageCut) else None,
             channels=channels.received if isinstance(channels, ChannelParts) else (),

@@ -7,7 +7,6 @@ replicas writes in it; so a process that wakes up late overwrites nothing.
 from __future__ import annotations
 
 import hashlib
-from itertools import count
 from typing import Final
 
 import pyarrow as pa
@@ -15,6 +14,7 @@ import pyarrow as pa
 from snapshot.ids import ONLY, Replica, numbered_from
 from snapshot.tree.layout import Content, SharedFile, path_of
 from snapshot.tree.manifest import StoredFile
+from statebackend import means
 from statebackend.backends.backend import DamagedFile
 from statebackend.ids import Incarnation, Partition
 from statebackend.snapshots.transfer import MissingFile
@@ -32,7 +32,14 @@ class TreeFiles:
         self._store = store
         self._incarnation = incarnation
         self._partition = partition
-        self._numbers = count(numbered_from(replica) + 1)
+        self._next = numbered_from(replica) + 1
+        self._counting = means.Lock()
+
+    @property
+    def next_number(self) -> int:
+        """Return the number that the next name will have."""
+        with self._counting:
+            return self._next
 
     def state_name(self) -> str:
         """Return a new path for a file of keyed state."""
@@ -62,7 +69,9 @@ class TreeFiles:
         return StoredFile(path, len(data), _checksum(data))
 
     def _name(self, content: Content) -> str:
-        return path_of(SharedFile(self._incarnation, self._partition, next(self._numbers), content))
+        with self._counting:
+            number, self._next = self._next, self._next + 1
+        return path_of(SharedFile(self._incarnation, self._partition, number, content))
 
 
 def _checksum(data: bytes) -> str:

@@ -136,7 +136,8 @@ class PartitionCost:
 class Acknowledgement:
     """A partition's part of an epoch, all of it durable. `overtaken` is what the marker overtook in its own queues.
 
-    `broadcast` is the broadcast state of its operators, the same in all partitions; the first alone says it.
+    `broadcast` is the broadcast state of its operators, the same in all partitions; the first alone says it. The parts
+    of later epochs name, beside files of this one, only state and in-flight data with numbers from `named_from` on.
     """
 
     incarnation: Incarnation
@@ -146,6 +147,7 @@ class Acknowledgement:
     overtaken: tuple[ChannelState, ...]
     broadcast: Mapping[Uid, bytes]
     cost: PartitionCost
+    named_from: int = 0
 
     @property
     def has_committables(self) -> bool:
