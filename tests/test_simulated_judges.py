@@ -60,6 +60,7 @@ def sequential(shape: Shape) -> dict[str, list[ShownRow]]:
             for item in source.items:
                 sums[item.key] += item.value
                 out.append(numbers.row(item.key, sums[item.key]))
+            out = out if shape.summed else [row[:2] for row in out]
             last = {row[0]: row for row in out}
             return {"out": list(last.values()) if per == "end" else out}
         case Windowed(window=size):

@@ -131,7 +131,9 @@ def _tallied(schedule: Schedule, name: str) -> Shape:
 
 
 def _totals(schedule: Schedule, name: str) -> Shape:
-    return Totals(_source(schedule, name), _PERS[schedule.number(3)], rebalanced=schedule.number(4) == 3)
+    source = _source(schedule, name)
+    per, rebalanced = _PERS[schedule.number(3)], schedule.number(4) == 3
+    return Totals(source, per, rebalanced, summed=len(source.splits) % 2 == 1)
 
 
 def _windowed(schedule: Schedule, name: str) -> Shape:
