@@ -181,7 +181,8 @@ class Job:
     def note(self, process: SimProcess, kind: Kind, payload: object = None, peer: str | None = None) -> None:
         """Record an event of a process."""
         self.history.append(process.name, process.incarnation, kind, peer, payload)
-        self.world.note(f"{process.name} {kind.value} {payload}")
+        said = str(payload).replace(str(self._local), "")  # which another Python process calls otherwise
+        self.world.note(f"{process.name} {kind.value} {said}")
 
     def come_to(self, point: str) -> None:
         """Record that a process, whose thread calls this, has come to a fail point."""
