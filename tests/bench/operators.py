@@ -28,6 +28,7 @@ from snapshot.operators.windows.aggregate import WindowAggregate
 from snapshot.operators.windows.kinds import Tumbling
 from statebackend.ids import Partition, Uid
 from statebackend.keyed_state import KeyedState
+from statebackend.keys.columns import canonical_order
 from statebackend.operator import Operator as StateOperator
 from statebackend.options import Options
 from statebackend.stores.local_store import LocalStore
@@ -79,11 +80,22 @@ def figures(sizes: Sizes = FULL) -> Iterator[Figure]:
             watermarks = [int(rows.times[0]) for rows in timed if rows.times is not None]
             runs.append(measured.cpu_seconds(timed, watermarks))
     yield _figure(f"tumbling_{_short(sizes.windowed_keys)}", sizes, runs)
+    progress(f"operators: the order of {sizes.windowed_keys} keys")
+    hashes = _splitmix64(np.arange(sizes.windowed_keys))
+    took = [_order_of(hashes) for _ in range(RUNS)]
+    yield figure(WORKLOAD, f"order_of_{_short(sizes.windowed_keys)}_keys", "cpu-ms", took, sum(took) / 1000)
 
 
 def _figure(name: str, sizes: Sizes, runs: Sequence[float]) -> Figure:
     number = sizes.batch * sizes.batches
     return figure(WORKLOAD, name, "rows/cpu-s", [number / run for run in runs], sum(runs))
+
+
+def _order_of(hashes: NDArray[np.uint64]) -> float:
+    """What it costs to bring the keys of a window into their canonical order, in milliseconds."""
+    began = time.process_time()
+    canonical_order(hashes, lambda _: [])
+    return (time.process_time() - began) * 1000
 
 
 def _running(per: Literal["record", "batch"]) -> RunningAggregate:
