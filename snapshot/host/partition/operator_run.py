@@ -41,15 +41,12 @@ class OperatorRun:
         self._clock = clock
         self._monotonic = clock.monotonic
         self.operator: Operator = Passage(emit) if stage.operator is None else Awaited()
+        self.pending = stage.operator is not None
+        """True if it waits for its state."""
         self.keyed: KeyedRun | None = None
         self._pace = Pace(_PIECE, placement.options.batch_rows)
         self._interrupt_at = 0.0
         self._notes: Notes | None = None
-
-    @property
-    def pending(self) -> bool:
-        """True if it waits for its state."""
-        return isinstance(self.operator, Awaited)
 
     def open(self, state: KeyedState) -> None:
         """Go on with this state, which stays the caller's."""
@@ -59,7 +56,7 @@ class OperatorRun:
             self.keyed = KeyedRun(
                 operator, self._placement, state, self._emit, self._clock.now, self._is_too_long, self._note
             )
-        self.operator = self.keyed.operator
+        self.operator, self.pending = self.keyed.operator, False
 
     # --- its calls ------------------------------------------------------------------------------------------------
 

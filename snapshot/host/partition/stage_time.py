@@ -24,6 +24,8 @@ class StageTime:
         self._outputs = outputs
         # Whether event time was at its end in the epoch, and the stage has not said yet how it goes on.
         self._had_ended = restored is not None and restored.timestamp == LATEST
+        self.is_moving = False
+        """True if more is due by the time to which event time moves on."""
         self._coming: Watermark | None = None
         self.announced: Watermark | None = None
         """The last watermark that was announced."""
@@ -56,14 +58,9 @@ class StageTime:
 
     # --- moving on ------------------------------------------------------------------------------------------------
 
-    @property
-    def is_moving(self) -> bool:
-        """True if more is due by the time to which event time moves on."""
-        return self._coming is not None
-
     def advance(self, watermark: Watermark) -> None:
         """Begin to move event time on."""
-        self._coming = watermark
+        self._coming, self.is_moving = watermark, True
         self.move_on()
 
     def move_on(self) -> None:
@@ -75,7 +72,7 @@ class StageTime:
         knows = self._had_ended and watermark.timestamp == LATEST and not others
         if watermark.timestamp > EARLIEST and not knows and not self._operator.watermark(watermark.timestamp):
             return
-        self._coming = None
+        self._coming, self.is_moving = None, False
         self.announce(watermark)
 
     @property
