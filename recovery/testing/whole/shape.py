@@ -11,7 +11,9 @@ from typing import Final
 
 from recovery.driver.settings.options import Options
 from recovery.restart_strategies import FixedDelay
+from recovery.schemes.active import Active
 from recovery.schemes.passive import Passive
+from recovery.schemes.scheme import Scheme
 from snapshot.cut.frames import MarkerMode
 from snapshot.epochs.coordinator_options import CoordinatorOptions
 from snapshot.host.protocol.options import Following, HostOptions
@@ -31,7 +33,7 @@ class JobShape:
 
     options: Options
     parallelism: Sequence[int]
-    scheme: Passive
+    scheme: Scheme
     chance: int
     """The seed of the order in which threads run and of the times that messages take; 0 if both are fixed."""
     room: int
@@ -67,6 +69,8 @@ def draw_shape(schedule: Schedule) -> JobShape:
         state_backend="heap",
         alignment_timeout=aligned_for,
     )
+    passive = Passive(standbys=standbys, following=following, restarts=_RESTARTS, poisoned_after=10_000)
+    in_rounds = mode is MarkerMode.ALIGNED and aligned_for is None and schedule.number(4) == 3
     return JobShape(
         options=Options(
             coordinator=coordinator,
@@ -77,9 +81,7 @@ def draw_shape(schedule: Schedule) -> JobShape:
             give_up_after=None,
         ),
         parallelism=_PARALLELISM[schedule.number(len(_PARALLELISM))],
-        scheme=Passive(
-            standbys=standbys, following=following, restarts=FixedDelay(10_000, "50ms"), poisoned_after=10_000
-        ),
+        scheme=Active(tick="5ms", fallback=passive) if in_rounds else passive,
         chance=schedule.number(256),
         room=(1 << 18, 5_000)[schedule.number(2)],
         slice_bytes=SLICES[schedule.number(len(SLICES))],
