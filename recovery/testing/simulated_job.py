@@ -10,7 +10,7 @@ import faulthandler
 import gc
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from functools import partial
 from io import StringIO
@@ -27,7 +27,7 @@ from recovery.testing.whole.adversary import Adversary
 from recovery.testing.whole.job import PROTOCOL, Job
 from recovery.testing.whole.known_files import known_files
 from recovery.testing.whole.messages import noted_messages
-from recovery.testing.whole.shape import draw_shape
+from recovery.testing.whole.shape import JobShape, draw_shape
 from recovery.testing.world.kernel import Rest
 from snapshot.fail_points import POINTS
 from snapshot.testing.history import Violation
@@ -41,8 +41,6 @@ _PATIENCE: Final = 120.0
 """Seconds of the world in which a job comes to its end after the last fault."""
 _LONGEST: Final = 600.0
 """Seconds of the world after which nothing more befalls the job."""
-_TURNS: Final = 20_000
-"""The same in turns of threads; and so many the job has then to come to its end."""
 _SHARED_MEMORY: Final = Path("/dev/shm")
 
 
@@ -51,12 +49,15 @@ def run(schedule: Schedule) -> JobObserver:
     return run_job(schedule).observer
 
 
-def run_job(schedule: Schedule) -> Job:
-    """Run one history, and return the job. Raises `Violation` if it breaks a promise."""
+def run_job(schedule: Schedule, changed: Callable[[JobShape], JobShape] = lambda shape: shape) -> Job:
+    """Run one history of a job whose drawn shape is `changed`, and return the job.
+
+    Raises `Violation` if it breaks a promise.
+    """
     with ExitStack() as stack:
         drawn = draw(schedule, "simulated")
         stack.callback(drawn.forget)
-        shape = draw_shape(schedule)
+        shape = changed(draw_shape(schedule))
         folder = stack.enter_context(_folder())
         stack.enter_context(known_files())
         observer = JobObserver(drawn, exactly_once=shape.exactly_once)
@@ -97,10 +98,10 @@ def _lived_through(job: Job, schedule: Schedule) -> Rest:
             stack.callback(job.see_where_all_wait)
             adversary = Adversary(job, schedule)
             job.start_driver()
-            rest = world.run(lambda: job.is_over or adversary.over_at is not None, _LONGEST, _TURNS)
+            rest = world.run(lambda: job.is_over or adversary.over_at is not None, _LONGEST, job.shape.turns)
             if rest is not Rest.FAILED and not job.is_over:
                 adversary.end()
-                rest = world.run(lambda: job.is_over, world.now + _PATIENCE, world.turns + _TURNS)
+                rest = world.run(lambda: job.is_over, world.now + _PATIENCE, world.turns + job.shape.turns)
         return rest
     finally:
         logging.disable(logging.NOTSET)

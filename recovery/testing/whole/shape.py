@@ -6,7 +6,7 @@ Invariant: zeros give the simplest one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from recovery.driver.settings.options import Options
@@ -40,6 +40,8 @@ class JobShape:
     """Bytes that a connection holds."""
     slice_bytes: int | None
     """The size from which state is rewritten; None if that is not made small."""
+    turns: int = 20_000
+    """The number of turns of threads after which nothing more befalls the job, and in which it then has to end."""
 
     @property
     def exactly_once(self) -> bool:
@@ -85,4 +87,20 @@ def draw_shape(schedule: Schedule) -> JobShape:
         chance=schedule.number(256),
         room=(1 << 18, 5_000)[schedule.number(2)],
         slice_bytes=SLICES[schedule.number(len(SLICES))],
+    )
+
+
+def in_rounds(shape: JobShape) -> JobShape:
+    """Return the shape of a job that takes its input in rounds, by which threads have a turn every few milliseconds."""
+    options, fallback = shape.options, shape.scheme
+    assert isinstance(fallback, Passive)
+    return replace(
+        shape,
+        options=replace(
+            options,
+            coordinator=replace(options.coordinator, mode=MarkerMode.ALIGNED, alignment_timeout=None),
+            host=replace(options.host, alignment_timeout=None),
+        ),
+        scheme=Active(fallback=fallback),
+        turns=10 * shape.turns,
     )
