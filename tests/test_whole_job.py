@@ -43,6 +43,13 @@ def test_a_job_that_nothing_befalls_comes_to_its_end() -> None:
     assert job.world.now < 1
 
 
+def test_processes_that_crash_leave_no_file_open_when_the_history_is_over() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    crashes = sum(run_job(Schedule(drawn(seed))).met[Act.CRASH_AT.value] for seed in range(6))
+    assert crashes > 0
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_the_same_schedule_gives_the_same_history_in_this_process_and_in_others() -> None:
     lines = [drawn(seed).hex() for seed in range(4)]
 

@@ -94,6 +94,7 @@ def _lived_through(job: Job, schedule: Schedule) -> Rest:
             stack.enter_context(small_scale(slice_bytes=job.shape.slice_bytes))
             for point in POINTS:
                 stack.enter_context(at(point, partial(job.come_to, point), POINTS))
+            stack.callback(job.means.close)
             stack.callback(world.close)
             stack.callback(job.see_where_all_wait)
             adversary = Adversary(job, schedule)

@@ -47,6 +47,8 @@ class SimMeans:
     def __init__(self, world: World, network: Network) -> None:
         self._world = world
         self._locks: dict[tuple[int, int] | None, tuple[SimProcess, int]] = {}
+        self._locked: list[tuple[tuple[int, int] | None, int]] = []
+        """All that was ever locked."""
         self.disk: Callable[[str], object] = lambda _: None
         """Called in the thread that is about to do this on the local disk."""
         self.Thread = _Maker(SimThread, world)
@@ -118,6 +120,13 @@ class SimMeans:
             fcntl.flock(held, fcntl.LOCK_UN)  # which the kernel does at the end of a process
         fcntl.flock(descriptor, operation)
         self._locks[file] = self._world.process, descriptor
+        self._locked.append((file, descriptor))
+
+    def close(self) -> None:
+        """Close locked files that processes which have crashed left open; to be called when the history is over."""
+        for file, descriptor in self._locked:
+            if file is not None and _file_of(descriptor) == file:
+                os.close(descriptor)
 
     def use_disk(self, action: str) -> None:
         """Ask the world's disk, which may raise an `OSError`, or let time pass."""
