@@ -11,7 +11,6 @@ import pytest
 
 from recovery.testing.simulated_job import run, run_job
 from recovery.testing.whole.adversary import Act
-from recovery.testing.whole.shape import in_rounds
 from snapshot.host.partition.sink_run import SinkRun
 from snapshot.testing.schedule import Schedule
 from snapshot.testing.search import check, search
@@ -90,7 +89,3 @@ def test_a_broken_promise_is_shrunk_and_drawn(monkeypatch: pytest.MonkeyPatch) -
     assert f"replay(run, '{found.schedule.hex()}')" in str(found)
     assert "worker1 sent Hello to driver1" in found.text()
     assert len(found.schedule) <= 10
-
-
-def test_a_job_in_rounds_keeps_its_promises_whatever_befalls_it() -> None:
-    check(lambda schedule: run_job(schedule, in_rounds), histories=60, size=SIZE)

@@ -6,7 +6,7 @@ Invariant: zeros give the simplest one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from recovery.driver.settings.options import Options
@@ -25,6 +25,9 @@ _STANDBYS: Final = ((0, Following.WARM), (1, Following.OPEN), (1, Following.FILE
 _RESTARTS: Final = FixedDelay(10_000, "50ms")
 STORE_TIMEOUT: Final = 3_000
 SLICES: Final = (None, 1, 200)
+_TURNS: Final = 20_000
+_TURNS_IN_ROUNDS: Final = 200_000
+"""Threads have turns with every tick, also while there is nothing else to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,7 @@ class JobShape:
     """Bytes that a connection holds."""
     slice_bytes: int | None
     """The size from which state is rewritten; None if that is not made small."""
-    turns: int = 20_000
+    turns: int
     """The number of turns of threads after which nothing more befalls the job, and in which it then has to end."""
 
     @property
@@ -87,20 +90,5 @@ def draw_shape(schedule: Schedule) -> JobShape:
         chance=schedule.number(256),
         room=(1 << 18, 5_000)[schedule.number(2)],
         slice_bytes=SLICES[schedule.number(len(SLICES))],
-    )
-
-
-def in_rounds(shape: JobShape) -> JobShape:
-    """Return the shape of a job that takes its input in rounds, by which threads have a turn every few milliseconds."""
-    options, fallback = shape.options, shape.scheme
-    assert isinstance(fallback, Passive)
-    return replace(
-        shape,
-        options=replace(
-            options,
-            coordinator=replace(options.coordinator, mode=MarkerMode.ALIGNED, alignment_timeout=None),
-            host=replace(options.host, alignment_timeout=None),
-        ),
-        scheme=Active(fallback=fallback),
-        turns=10 * shape.turns,
+        turns=_TURNS_IN_ROUNDS if in_rounds else _TURNS,
     )
