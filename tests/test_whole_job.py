@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -43,10 +44,10 @@ def test_a_job_that_nothing_befalls_comes_to_its_end() -> None:
 
 
 def test_processes_that_crash_leave_no_file_open_when_the_history_is_over() -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     crashes = sum(run_job(Schedule(drawn(seed))).met[Act.CRASH_AT.value] for seed in range(6))
     assert crashes > 0
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_the_same_schedule_gives_the_same_history_in_this_process_and_in_others() -> None:
