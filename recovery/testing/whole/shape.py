@@ -88,7 +88,7 @@ def draw_shape(schedule: Schedule) -> JobShape:
         parallelism=_PARALLELISM[schedule.number(len(_PARALLELISM))],
         scheme=Active(tick="5ms", fallback=passive) if in_rounds else passive,
         chance=schedule.number(256),
-        room=(1 << 18, 5_000)[schedule.number(2)],
+        room=(1 << 18, 600)[schedule.number(2)],
         slice_bytes=SLICES[schedule.number(len(SLICES))],
         turns=_TURNS_IN_ROUNDS if in_rounds else _TURNS,
     )
