@@ -19,11 +19,13 @@ from recovery.driver.tree.owned import (
     read_broadcast,
 )
 from snapshot.epochs.coordinator_events import Publish
+from snapshot.fail_points import EPOCH_ENTERED, POINTS
 from snapshot.host.protocol.messages import Acknowledgement
 from snapshot.journal.entries import Claimed
 from snapshot.journal.store import StoredJournal, fresh_nonce
 from snapshot.journal.writer import JournalWriter, Won
 from snapshot.tree.manifest import Inline
+from statebackend.fail_points import at
 from statebackend.ids import Epoch, Generation
 from statebackend.stores.local_store import LocalStore
 from statebackend.stores.patience import Patience
@@ -177,3 +179,15 @@ def test_an_epoch_that_another_one_is_based_on_is_not_planned_to_go(tree: Tree) 
     again = tree.remove(planned)
     assert again.removal is None
     assert tree.plan_removal(again.state, 1, base) is None
+
+
+def test_a_driver_that_pins_its_savepoint_after_another_one_has_claimed_the_job_is_over(
+    tree: Tree, store: Failing
+) -> None:
+    """Found by the simulation of whole jobs: it waited for ever for a commit that the other driver had entered."""
+
+    def claim_again() -> None:
+        claimed(store, 3, JournalWriter(StoredJournal(store).read()))
+
+    with at(EPOCH_ENTERED, claim_again, POINTS), pytest.raises(FencedOff):
+        tree.publish(epoch(8, savepoint=True), PART)

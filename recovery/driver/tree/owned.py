@@ -165,6 +165,9 @@ class Tree:
             case Forgotten(number):
                 raise JournalInDoubt(f"whether the journal's entry {number} is {body} cannot be told any more")
             case Won() | Refused():
+                # An entry that names no generation, such as a pin, is not fenced, but tells of a newer one.
+                if self.state.generation > self.generation:
+                    raise FencedOff(self.state.generation)
                 return outcome
 
     def publish(self, publish: Publish[Acknowledgement], part: DriversPart) -> PublicationDone | PublicationFailed:
