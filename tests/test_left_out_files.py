@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
@@ -87,6 +88,41 @@ def test_while_files_are_rewritten_an_epoch_says_since_when_those_have_their_nam
 ) -> None:
     plans = iter([[Consolidate(KeyGroupRange.of_all(8))]])
     monkeypatch.setattr(Planner, "changed", lambda _self, _files, _size, _at: next(plans, []))
+    with rewriting(tmp_path) as (state, written, go_on):
+        first = durable(state, 1)
+        assert (first.since, written.wait(60)) == (epoch(1), True)
+        assert durable(state, 2).since == epoch(1), "a base may still come that was named before the second cut"
+        go_on.set()
+        later = [durable(state, number) for number in range(3, 30)]
+    assert later[-1].since == later[-1].epoch
+    assert [one.since for one in later] == sorted(one.since for one in later)
+
+
+def test_a_planning_that_fails_is_no_answer_to_the_rewriting_that_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = iter([[Consolidate(KeyGroupRange.of_all(8))], None])
+
+    def changed(_self: Planner, _files: object, _size: int, _at: Epoch) -> list[Consolidate]:
+        plan = next(plans, [])
+        if plan is None:
+            raise MemoryError("no room for a survey")
+        return plan
+
+    monkeypatch.setattr(Planner, "changed", changed)
+    with rewriting(tmp_path) as (state, written, go_on):
+        durable(state, 1)
+        assert written.wait(60)
+        assert {durable(state, number).since for number in range(2, 8)} == {epoch(1)}, "the base has not come yet"
+        assert "no room for a survey" in (state.statistics().background.trouble or "")
+        go_on.set()
+        later = [durable(state, number) for number in range(8, 35)]
+    assert later[-1].since == later[-1].epoch
+
+
+@contextmanager
+def rewriting(folder: Path) -> Iterator[tuple[KeyedState, Event, Event]]:
+    """Give a state, whether a base of it was uploaded, and what lets that be heard."""
     written, go_on = Event(), Event()
 
     def base() -> None:
@@ -96,15 +132,9 @@ def test_while_files_are_rewritten_an_epoch_says_since_when_those_have_their_nam
     names = iter(range(1000))
     with (
         fail_points.at(fail_points.BASE_UPLOADED, base),
-        KeyedState(SHOP, tmp_path, MemoryStore(token_hex(8)), lambda: f"shared/{next(names)}.sst") as state,
+        KeyedState(SHOP, folder, MemoryStore(token_hex(8)), lambda: f"shared/{next(names)}.sst") as state,
     ):
-        first = durable(state, 1)
-        assert (first.since, written.wait(60)) == (epoch(1), True)
-        assert durable(state, 2).since == epoch(1), "a base may still come that was named before the second cut"
-        go_on.set()
-        later = [durable(state, number) for number in range(3, 30)]
-    assert later[-1].since == later[-1].epoch
-    assert [one.since for one in later] == sorted(one.since for one in later)
+        yield state, written, go_on
 
 
 def durable(state: KeyedState, number: int) -> Durable:

@@ -106,6 +106,18 @@ def test_batches_are_dealt_out_in_turns() -> None:
     assert [[user for user, _ in contents(channel)] for channel in channels] == [["a", "c"], ["b", "d"]]
 
 
+def test_batches_of_several_epochs_are_dealt_out_in_turns_unless_they_begin_anew() -> None:
+    routed, channels = router(Exchange.REBALANCE, 2)
+    for number, user in enumerate("abc", 1):
+        routed.rows(rows_of([user]))
+        routed.put(Marker(Epoch(Generation(1), number), MarkerMode.ALIGNED))
+    routed.begin_anew()
+    routed.rows(rows_of(["d"]))
+    routed.flush()
+    kinds = [[type(frame) for frame in channel.frames()] for channel in channels]
+    assert kinds == [[Data, Marker, Marker, Data, Marker, Data], [Marker, Data, Marker, Marker]]
+
+
 def test_a_watermark_goes_behind_all_rows_that_came_before_it() -> None:
     routed, channels = router(Exchange.FORWARD, 3)
     routed.rows(rows_of(["x"]))

@@ -75,7 +75,7 @@ class _Peer:
 
     @property
     def complete(self) -> bool:
-        return self.outgoing.keys() == self.connecting.keys() and self.incoming.keys() == self.expected
+        return len(self.outgoing) == len(self.connecting) and len(self.incoming) == len(self.expected)
 
     def close(self) -> None:
         for connecting in self.connecting.values():
@@ -137,10 +137,12 @@ class Links:
         loop.call_soon(self._begin_if_all_are_there)
 
     def _copies_to(self, member: Member) -> list[Copy]:
-        return [copy for channel in self._begin for copy in self._copies(channel, (member,)) if copy.receiver == member]
+        channels = [channel for channel in self._begin if channel.receiver == member.partition != channel.sender]
+        return [copy for channel in channels for copy in self._copies(channel, (member,))]
 
     def _copies_from(self, member: Member) -> list[Copy]:
-        return [copy for channel in self._end for copy in self._copies(channel, (member,)) if copy.sender == member]
+        channels = [channel for channel in self._end if channel.sender == member.partition != channel.receiver]
+        return [copy for channel in channels for copy in self._copies(channel, (member,))]
 
     def _copies(self, channel: ChannelId, members: Collection[Member]) -> Sequence[Copy]:
         return copies(channel, members, self._own)

@@ -82,6 +82,13 @@ class _NotTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class _NotPlanned:
+    """Nothing was begun, and a rewriting that is under way is not answered by it."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Rewritten:
     """The rewritten files that are in the store; fewer, or none, if the rewriting failed."""
 
@@ -93,7 +100,7 @@ class _Rewritten:
     reason: str | None = None
 
 
-_Result = _Written | _Stored | _Failed | _Taken | _NotTaken | _Rewritten
+_Result = _Written | _Stored | _Failed | _Taken | _NotTaken | _NotPlanned | _Rewritten
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -336,6 +343,8 @@ class Persister:
                     self._settle(epoch)
             case _NotTaken(reason):
                 self._trouble, self._behind = reason, True
+            case _NotPlanned(reason):
+                self._trouble = reason
             case _Rewritten():
                 self._rewritten = result
                 self._heard_of.update(file.path for file in result.made)
@@ -440,7 +449,7 @@ class Persister:
             steps = attempt.planner.changed(files, changed, self._ingestion.taken_up_to)
         except Exception as error:
             reason = f"what to rewrite could not be planned: {_text(error)}"
-            self._tell(_Rewritten(Persisted(), NO_EPOCH, (), reason), attempt)
+            self._tell(_NotPlanned(reason), attempt)
             return
         if steps:
             self._rewriting_since = cut

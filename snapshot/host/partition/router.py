@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from snapshot.cut.frames import Data, Frame, Marker
+from snapshot.cut.frames import Data, Frame
 from snapshot.host.flow.allowances import Allowance
 from snapshot.host.net.rows_wire import RowsWire
 from snapshot.ids import ChannelId
@@ -186,11 +186,13 @@ class Router:
             if count:
                 self._send(place)
 
+    def begin_anew(self) -> None:
+        """Begin with the first receiver again, so that whose turn it is follows from what comes from now on."""
+        self._turn = 0
+
     def put(self, frame: Frame) -> Overtaken:
         """Send a frame on every channel, behind all rows; return what it overtook on which."""
         self.flush()
-        if isinstance(frame, Marker):
-            self._turn = 0  # so whose turn it is follows from what has come since the last marker
         overtaken = {channel.id: channel.put(frame) for channel in self._channels}
         return {channel: frames for channel, frames in overtaken.items() if frames}
 

@@ -101,6 +101,8 @@ class StageOutputs:
         overtaken: dict[ChannelId, Sequence[Data]] = {}
         for router in self._routers:
             overtaken.update(router.put(marker))
+            if self._clock.close_round is not None:
+                router.begin_anew()
             reached(fail_points.MARKER_SENT)
         return overtaken
 
