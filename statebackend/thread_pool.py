@@ -15,11 +15,12 @@ from typing import Any, Generic, TypeVar
 from weakref import ref
 
 from statebackend import means
+from statebackend.errors import JobError
 
 _Result = TypeVar("_Result")
 
 
-class PoolClosed(RuntimeError):
+class PoolClosed(JobError, RuntimeError):
     """The pool was closed before the work began."""
 
 

@@ -180,7 +180,7 @@ def test_status_tells_how_the_job_stands(terminal: Terminal) -> None:
     ]
     status = json.loads(terminal.run("status", "--json").raw)
     assert status["state"] == "running"
-    assert sorted(status["workers"].values(), key=str) == [0, 1, None]
+    assert sorted(status["roles"].values(), key=str) == ["0.0", "1.0", None]
 
 
 def test_a_watch_that_would_never_pause_is_refused(terminal: Terminal) -> None:

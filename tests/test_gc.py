@@ -308,7 +308,7 @@ def test_the_commands_say_what_they_would_do_and_what_they_did(
     before = paths(tree)
     ended = run_command(capsys, "gc", "--checkpoints", tree, "--dry-run")
     assert (ended.code, ended.err) == (0, "")
-    assert "left by attempts that are over, which can complete nothing any more" in ended.out
+    assert "left by attempts that are over, or uploaded in vain; no epoch can name them" in ended.out
     assert "1 files may be of an epoch in flight" in ended.out
     assert "1 files are not ours and stay, such as notes.txt" in ended.out
     assert paths(tree) == before

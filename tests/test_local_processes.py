@@ -174,6 +174,39 @@ def test_a_job_goes_on_though_what_forks_its_processes_is_killed_and_one_of_them
     assert len(lost) == 1, "the other process has lived on"
 
 
+@pytest.mark.usefixtures("kept")
+def test_two_jobs_go_on_though_what_forks_the_processes_of_both_is_killed_and_one_of_each(tmp_path: Path) -> None:
+    launchers = [recovery.LocalProcesses(), recovery.LocalProcesses()]
+    runs = [start(tmp_path / str(place), launcher, program()) for place, launcher in enumerate(launchers)]
+    try:
+        for run in runs:
+            run.savepoint(PATIENCE)
+        (server,) = {launcher.server_pid for launcher in launchers}
+        assert server is not None
+        os.kill(server, signal.SIGKILL)
+        for launcher in launchers:
+            os.kill(launcher.pids[0], signal.SIGKILL)
+        for run in runs:
+            run.wait(PATIENCE)
+            check_exact(run)
+    finally:
+        for run in runs:
+            run.cancel()
+
+
+def test_a_program_that_ends_while_its_job_runs_ends_at_once(tmp_path: Path) -> None:
+    """The thread that hears of the end of what forks processes must not wait for those that live on."""
+    script = tmp_path / "ends.py"
+    script.write_text(
+        "import sys\nfrom pathlib import Path\nfrom tests.endless_job import start\n"
+        "if __name__ == '__main__':\n    start(Path(sys.argv[1])).savepoint(60)\n"
+    )
+    command = [sys.executable, str(script), str(tmp_path / "job")]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=variables, check=False)
+    assert (ended.returncode, "the program ended" in ended.stderr) == (0, True), ended.stderr
+
+
 @contextmanager
 def launching(told: SimpleQueue[str]) -> Iterator[recovery.LocalProcesses]:
     """Processes that end at once, as they refuse their secret; what is told of them is put into the queue."""

@@ -39,7 +39,12 @@ class Watched:
             program,
             checkpoints=folder / "tree",
             every="100ms",
-            scheme=Passive(standbys=1, following=following, restarts=FailureRate(1000, "1s", delay=0)),
+            scheme=Passive(
+                standbys=1,
+                following=following,
+                restarts=FailureRate(1000, "1s", delay=0),
+                poisoned_after=1000,  # a process may be killed at the same row again and again
+            ),
             launcher=LocalProcesses(),
             local=folder / "local",
             advanced={"lost_after": "30s"},

@@ -31,7 +31,7 @@ _VERIFY = """example:
 
 _GC = """example:
   $ recovery gc --checkpoints /data/clicks --dry-run
-  would delete 3 files, 2.6 MB: left by attempts that are over, which can complete nothing any more
+  would delete 3 files, 2.6 MB: left by attempts that are over, or uploaded in vain; no epoch can name them
   66 files, 841 MB, are needed; 4 files may be of an epoch in flight
 """
 

@@ -104,7 +104,7 @@ class Fate(Enum):
 
     NEEDED = "referred to, or part of the journal, which compaction alone shortens"
     REMOVABLE = "named by a removal"
-    ORPHANED = "left by attempts that are over, or by epochs before the newest complete one; never named any more"
+    ORPHANED = "left by attempts that are over, or uploaded in vain; no epoch can name them"
     IN_FLIGHT_POSSIBLE = "of the current generation: its driver alone knows"
     UNEXPLAINED = "left likewise, but perhaps of an epoch whose manifest cannot be read"
     FOREIGN = "not ours"

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -25,11 +25,13 @@ from snapshot.host.process.fork_server import Advice, Ended, Lines, Message, Rea
 from snapshot.host.process.preload import loaded_modules
 from statebackend.child_python import command_of, environment
 
-_LISTEN: Final = 30.0
+_LISTEN: Final = 5.0
 _ANSWERS: Final = 20.0
 """A server that has said nothing for the one, and has not started a process for the other time, hangs. In seconds."""
 _IDLE: Final = 60.0
 """So long, at least, the server stays when there is no job."""
+_LOOK: Final = 0.1
+_FAREWELL: Final = 1.0
 _CURRENT_TEST: Final = "PYTEST_CURRENT_TEST"
 """The variable that pytest changes for each test; with it, no two tests would share a server."""
 _PROCESS: Final = Path("/proc/thread-self")
@@ -43,8 +45,11 @@ class Owner(Protocol):
     def said(self, message: Started | Ended | Ready) -> None:
         """Take what the server says, in its thread."""
 
-    def server_ended(self, server: Share) -> None:
-        """Take note that the server is gone, in its thread; the processes that it has forked live on."""
+    def server_ended(self, server: Share) -> Callable[[], bool]:
+        """Take note that the server is gone, in its thread; the processes that it has forked live on.
+
+        Return, at once, a function that looks after them, to be called now and then until it returns False.
+        """
 
 
 def share(owner: Owner) -> Share:
@@ -83,6 +88,7 @@ class _Kept:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._server: _ForkServer | None = None
+        self._living: set[_ForkServer] = set()
         self._not_ours: list[_ForkServer] = []
         """Never let go of, as Python would warn of a process that nobody waits for."""
 
@@ -92,11 +98,18 @@ class _Kept:
             server = self._server
             if server is None or server.is_over or surroundings is None or server.surroundings != surroundings:
                 if server is not None and not server.shares:
-                    server.process.kill()
+                    server.kill()
                 self._server = server = _ForkServer(surroundings)
+                self._living.add(server)
+                if _surroundings() != surroundings:  # another thread has changed them meanwhile
+                    server.surroundings = None
             made = Share(server, owner)
             server.shares[made.job] = made
-        server.advise(made)
+        try:
+            server.advise(made)
+        except BaseException:
+            self.leave(server, made)
+            raise
         return made
 
     def leave(self, server: _ForkServer, left: Share) -> None:
@@ -104,7 +117,7 @@ class _Kept:
             server.shares.pop(left.job, None)
             server.left_at = time.monotonic()
             if not server.shares and server is not self._server:
-                server.process.kill()
+                server.kill()
 
     def is_over(self, server: _ForkServer, *, if_idle: bool) -> bool:
         """End the sharing of a server, of one that works only if nobody has used it for long."""
@@ -112,22 +125,25 @@ class _Kept:
             if if_idle and (server.shares or time.monotonic() - server.left_at < _IDLE):
                 return False
             server.is_over = True
+            self._living.discard(server)
             return True
 
     def close(self) -> None:
-        """End the server."""
+        """End the server as the program ends, and its jobs with it: they are not told, or would start another one."""
         with self._lock:
             server, self._server = self._server, None
+            if server is not None:
+                server.shares.clear()
         if server is not None:
             server.close()
 
     def forget(self) -> None:
         """Begin anew in a process that was forked from the one whose server it is."""
         self._lock = threading.Lock()
-        if self._server is not None:
-            self._server.lines.close()
-            self._not_ours.append(self._server)
-            self._server = None
+        for server in self._living:
+            server.lines.close()
+        self._not_ours += self._living
+        self._living, self._server = set(), None
 
 
 _KEPT: Final = _Kept()
@@ -140,7 +156,7 @@ class _ForkServer:
     """A fork server, and the thread that hears what it says."""
 
     def __init__(self, surroundings: Hashable) -> None:
-        self.surroundings: Final = surroundings
+        self.surroundings = surroundings
         self.shares: dict[int, Share] = {}
         """By the numbers of their jobs."""
         self.left_at = time.monotonic()
@@ -181,8 +197,16 @@ class _ForkServer:
 
     def close(self) -> None:
         """End the server, whatever it is at; its processes live on."""
-        self.process.kill()
-        self._thread.join()
+        self.kill()
+        self._thread.join(_FAREWELL)
+
+    def kill(self) -> None:
+        """End the server; one that is another user's by now ends by itself as nobody is there any more."""
+        try:
+            self.process.kill()
+        except PermissionError:
+            with suppress(OSError):
+                self.lines.sock.shutdown(socket.SHUT_RDWR)
 
     def _send(self, message: Message) -> None:
         with self._sending:  # jobs do it in threads of their own
@@ -201,11 +225,12 @@ class _ForkServer:
                         break
         _KEPT.is_over(self, if_idle=False)
         self._end()
-        for share in list(self.shares.values()):
-            share.owner.server_ended(share)
+        looks = [share.owner.server_ended(share) for share in list(self.shares.values())]
+        while looks := [look for look in looks if look()]:
+            time.sleep(_LOOK)  # nothing tells of the end of somebody else's child
 
     def _end(self) -> None:
-        self.process.kill()
+        self.kill()
         self.process.wait()
         self.lines.close()
 
@@ -226,12 +251,12 @@ class _ForkServer:
 def _surroundings() -> Hashable:
     """Return what a process that is started now has from this one; None where that cannot be told."""
     try:
-        status = dict(line.split(":", 1) for line in (_PROCESS / "status").read_text().splitlines())
-        limits, group = (_PROCESS / "limits").read_text(), (_PROCESS / "cgroup").read_text()
+        lines = (_PROCESS / "status").read_text("latin-1").split("\n")  # with a name that may be no text
+        limits, group = (_PROCESS / "limits").read_bytes(), (_PROCESS / "cgroup").read_bytes()
     except OSError:
         return None
     variables = tuple(sorted((name, value) for name, value in environment().items() if name != _CURRENT_TEST))
-    inherited = tuple(status.get(name) for name in _INHERITED)
+    inherited = tuple(line for line in lines if line.partition(":")[0] in _INHERITED)
     folder = Path().stat()
     places = (folder.st_dev, folder.st_ino), _opened(1), _opened(2)
     return sys.executable, variables, inherited, limits, group, os.getpriority(os.PRIO_PROCESS, 0), places

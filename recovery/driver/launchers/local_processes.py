@@ -10,10 +10,10 @@ import errno
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +26,6 @@ from snapshot.host.protocol.messages import Address
 
 _FAREWELL: Final = 5.0
 _CODES: Final = 1_000
-_LOOK: Final = 0.1
 
 
 @dataclass(slots=True)
@@ -176,8 +175,8 @@ class LocalProcesses:
                         f"has {threads - 1} threads of its own"
                     )
 
-    def server_ended(self, server: Share) -> None:
-        """Watch for the end of the processes that the server, now gone, has forked; runs in the server's thread.
+    def server_ended(self, server: Share) -> Callable[[], bool]:
+        """Return a look at the processes that the server, now gone, has forked; runs in the server's thread.
 
         They live on, and nothing else tells of their end.
         """
@@ -193,11 +192,13 @@ class LocalProcesses:
             with suppress(Exception):  # what hinders it hinders the next launch too, and is told then
                 self._the_server()  # or the next process would have to wait for it
         orphans = [each for each in left if each.pid]
-        while orphans and not self._stopped:
-            time.sleep(_LOOK)  # nothing tells of the end of somebody else's child
-            for each in [each for each in orphans if not _is_alive(each.pid)]:
-                orphans.remove(each)
-                self._ended(each.launch.number, "ended, and is started again")
+        return partial(self._look_after, orphans)
+
+    def _look_after(self, orphans: list[_Running]) -> bool:
+        for each in [each for each in orphans if not _is_alive(each.pid)]:
+            orphans.remove(each)
+            self._ended(each.launch.number, "ended, and is started again")
+        return bool(orphans) and not self._stopped
 
     def _cannot_start(self, number: int, why: str) -> None:
         self._ended(number, f"cannot be started, which is tried again: {why}")

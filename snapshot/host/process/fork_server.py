@@ -118,8 +118,8 @@ class Lines:
 class _Server:
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
-        self._launches: dict[int, Wanted] = {}
-        """By process id."""
+        self._launches: dict[int, tuple[int, int]] = {}
+        """Job and launch by process id; not the request, whose secret is for no process that is forked later."""
         self._loaded: set[str] | None = None
         self._selector = selectors.DefaultSelector()
         self._bell, ring = socket.socketpair()
@@ -163,15 +163,15 @@ class _Server:
             return
         if pid == 0:
             self._be_a_worker(wanted)
-        self._launches[pid] = wanted
+        self._launches[pid] = wanted.job, wanted.launch
         self._lines.send(Started(wanted.launch, pid, job=wanted.job))
 
     def _report_ended(self) -> None:
-        for pid, wanted in list(self._launches.items()):
+        for pid, (job, launch) in list(self._launches.items()):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 del self._launches[pid]
-                self._lines.send(Ended(wanted.launch, os.waitstatus_to_exitcode(status), wanted.job))
+                self._lines.send(Ended(launch, os.waitstatus_to_exitcode(status), job))
 
     def _be_a_worker(self, wanted: Wanted) -> NoReturn:
         """Run the worker in the new process, which keeps only what is loaded, and exit as any other process does."""

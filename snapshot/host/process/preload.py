@@ -56,7 +56,7 @@ def _all_modules() -> Iterable[str]:
 
 def loaded_modules() -> Sequence[str]:
     """Return the modules loaded in this process that its program and its store are made of."""
-    return [name for name in sys.modules if name.partition(".")[0] in _PACKAGES and ".testing" not in name]
+    return [name for name in list(sys.modules) if name.partition(".")[0] in _PACKAGES and ".testing" not in name]
 
 
 def threads() -> int:
