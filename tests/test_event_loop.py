@@ -278,3 +278,19 @@ def test_a_time_that_is_put_off_again_and_again_takes_no_more_and_more_memory(lo
     soon.cancel()
     assert calls == ["soon"]
     assert size < 1 << 20
+
+
+def test_work_for_which_there_is_no_thread_is_told_as_failed_and_the_loop_goes_on(
+    loop: EventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    background, told = Background(loop, 1), list[object]()
+    with monkeypatch.context() as without_threads:
+        without_threads.setattr(threading.Thread, "start", start)
+        background.submit(lambda: "done", told.append)
+    background.submit(lambda: "done later", told.append)
+    assert loop.run(lambda: len(told) == 2, 10)
+    assert [str(one) for one in told] == ["can't start new thread", "done later"]
+    background.close()

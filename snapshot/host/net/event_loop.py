@@ -319,8 +319,13 @@ class Background:
                 outcome = error
             self._loop.wake(lambda: None if self._closed else then(outcome))
 
-        if not self._closed:
+        if self._closed:
+            return
+        try:
             self._pool.submit(told)
+        except RuntimeError as error:  # no thread can be started for it
+            failure = error
+            self._loop.wake(lambda: None if self._closed else then(failure))
 
     def close(self) -> None:
         """Begin nothing more and tell nothing more; work that is under way is not waited for."""
