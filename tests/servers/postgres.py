@@ -118,12 +118,16 @@ class PostgresServer:
     def _end(self, how: signal.Signals) -> None:
         if self._process is None:
             return
-        children = _children(self._process.pid) if how is signal.SIGKILL else []
+        runs = self._process.poll() is None
+        children = _children(self._process.pid) if runs and how is signal.SIGKILL else []
         self._process.send_signal(how)
         for pid in children:
             with suppress(ProcessLookupError):
                 os.kill(pid, how)
         self._process.wait(_PATIENCE)
+        give_up = time.monotonic() + _PATIENCE
+        while any(_is_alive(pid) for pid in children) and time.monotonic() < give_up:
+            time.sleep(0.005)  # until then they hold memory that the next server asks for
         self._process = None
 
     def dsn(self, database: str = "postgres", port: int | None = None) -> str:
@@ -178,6 +182,13 @@ def small_folder() -> Iterator[Path]:
 def _children(parent: int) -> list[int]:
     text = Path(f"/proc/{parent}/task/{parent}/children").read_text()
     return [int(pid) for pid in text.split()]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _free_port() -> int:
