@@ -213,16 +213,22 @@ class SimQueue(Generic[T]):
         self._putting: deque[Task] = deque()
 
     def put(self, item: T, block: bool = True, timeout: float | None = None) -> None:
-        """Add an item; raise `Full` if there is no room for it in time."""
-        world = self._world
-        world.check()
+        """Add an item; raise `Full` if there is no room for it in time.
+
+        None ends a thread of a pool. Python's collector may say that, in the middle of anything, also after the end of
+        the history: no other thread goes on then, and nothing is raised.
+        """
+        world, by_a_thread = self._world, item is not None
+        if by_a_thread:
+            world.check()
         until = None if timeout is None else world.now + timeout
         while self._most and len(self._items) >= self._most:
             self._wait(self._putting, block, until, Full)
         self._items.append(item)
         if self._getting:
             world.unpark(self._getting.popleft())
-        world.preemptible()
+        if by_a_thread:
+            world.preemptible()
 
     def get(self, block: bool = True, timeout: float | None = None) -> T:
         """Take the oldest item; raise `Empty` if there is none in time."""
