@@ -29,7 +29,7 @@ _LISTEN: Final = 5.0
 _ANSWERS: Final = 20.0
 """A server that has said nothing for the one, and has not started a process for the other time, hangs. In seconds."""
 _IDLE: Final = 60.0
-"""So long, at least, the server stays when there is no job."""
+"""Seconds that the server stays, at least, when there is no job."""
 _LOOK: Final = 0.1
 _FAREWELL: Final = 1.0
 _CURRENT_TEST: Final = "PYTEST_CURRENT_TEST"
