@@ -594,3 +594,17 @@ def test_a_closed_local_channel_hands_on_nothing(road: Road) -> None:
     road.turns()
     assert road.arrived == []
     assert road.drained == []
+
+
+def test_a_closed_local_channel_in_which_frames_wait_lets_the_loop_rest(road: Road) -> None:
+    channel = road.local()
+    channel.put(data(1))
+    channel.close()
+    road.turns()
+    fired: list[bool] = []
+    road.loop.call_at(road.loop.now() + 0.02, lambda: fired.append(True))
+    turns = 0
+    while not fired:
+        road.loop.run_once(LIMIT)
+        turns += 1
+    assert turns <= 3

@@ -443,7 +443,8 @@ class LocalChannel:
         self._waiting.closed = True
 
     def _soon(self) -> None:
-        if len(self._waiting.outbox) and not self._is_due and not self._paused:
+        waiting = self._waiting
+        if len(waiting.outbox) and not self._is_due and not self._paused and not waiting.closed:
             self._is_due = True
             self._loop.call_soon(self._hand_on)
 
