@@ -17,6 +17,7 @@ from snapshot.host.protocol.interpreter import Interpreter, this_interpreter
 from snapshot.host.protocol.options import Following, HostOptions
 from snapshot.host.protocol.wiring import Wiring
 from snapshot.ids import JobId, Member, TransactionId
+from snapshot.replication.agreement import View
 from snapshot.tree.frozen_json import Json, JsonLike
 from snapshot.tree.manifest import ChannelState, CommitPayload, SubtaskSnapshot
 from statebackend.files import FileSet
@@ -407,11 +408,18 @@ class Deploy:
     """Processes of this partition died: say what is called before it is called (see `last_words`)."""
     windows: Mapping[Uid, int] = field(default_factory=dict)
     """`StageFigures.window` of this partition's stages in earlier attempts, for the time until their state is open."""
+    view: View | None = None
+    """The members of the partition at the start of the attempt; None if there is no other one."""
 
     @property
     def partition(self) -> Partition:
         """Return the partition of the role."""
         return self.member.partition
+
+    @property
+    def primary(self) -> bool:
+        """True if this member stands for its partition when the attempt starts."""
+        return self.view is None or self.view.primary == self.member.replica
 
 
 @dataclass(frozen=True, slots=True)
