@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from recovery.schemes.active import Active as Active
     from recovery.schemes.passive import Passive as Passive
     from recovery.schemes.rolling_back import JobFailed as JobFailed
+    from recovery.schemes.synchronous import Synchronous as Synchronous
     from snapshot.host.protocol.options import Following as Following
     from statebackend.errors import EpochcutError as EpochcutError
     from statebackend.errors import JobError as JobError
@@ -160,6 +161,7 @@ _HOME = {
     "recovery.savepoints.rescaling": ("CannotRescale", "rescale"),
     "recovery.schemes.active": ("Active",),
     "recovery.schemes.passive": ("Passive",),
+    "recovery.schemes.synchronous": ("Synchronous",),
     "snapshot.host.protocol.options": ("Following",),
     "statebackend.errors": ("EpochcutError", "JobError", "OptionError", "ProgramError", "SavepointError", "StoreError"),
 }

@@ -41,7 +41,7 @@ from recovery.driver.tree.manifests import sinks_of
 from recovery.events import AnyEvent
 from recovery.offline.stopped_job import refuse_second_start
 from recovery.schemes.passive import usual_scheme
-from recovery.schemes.scheme import Scheme
+from recovery.schemes.scheme import Scheme, interval_of
 from snapshot.connectors.memory.driver_sink import ToDriver
 from snapshot.cut.frames import MarkerMode
 from snapshot.host.partition.folders import make_job_folder
@@ -293,7 +293,7 @@ def run(
     *,
     checkpoints: str | Path,
     job: str | None = None,
-    every: Duration = "1s",
+    every: Duration | None = None,
     parallelism: int = 2,
     scheme: Scheme | None = None,
     mode: MarkerMode | str = MarkerMode.ALIGNED,
@@ -305,8 +305,9 @@ def run(
     A context alone is quicker: a new session loads Spark SQL, which no job needs.
 
     `checkpoints` is the folder or URI of the job's tree. If there is a tree, the job goes on from its last complete
-    epoch; if not, a new job begins under the name `job`. `every` is the interval between epochs; `mode` is "aligned",
-    "unaligned" or "at-least-once". All other options are listed below, with their defaults.
+    epoch; if not, a new job begins under the name `job`. `every` is the interval between epochs
+    (1s, or that of the scheme); `mode` is "aligned", "unaligned" or "at-least-once". All other options are listed
+    below, with their defaults.
 
     Raises, before anything starts: `UnknownOption`, `NotADuration`, `ContradictingOptions`, `InvalidProgram` with all
     errors of the program, `WrongJob`, `JobRuns` if a driver of the job lives on this host, `CannotLaunch` for too few
@@ -314,7 +315,8 @@ def run(
     `Run.wait` raises errors found while the job starts, such as a missing source, or a program that does not fit the
     epoch. A start that is refused takes back what it has made.
     """
-    scheme, given = scheme or usual_scheme(), options_of(every, mode, options)
+    scheme = scheme or usual_scheme()
+    given = options_of(interval_of(scheme, every), mode, options, scheme.rhythm)
     tls = None if given.tls is None else given.tls.load()
     if isinstance(cast("object", program), Stream):
         raise InvalidProgram([Problem("", "the stream is written nowhere; end it with .write(sink, uid=...)")])

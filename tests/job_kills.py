@@ -7,6 +7,7 @@ Invariant: what is drawn follows from the seed alone, though what a moment meets
 job's output is compared.
 
     python -m tests.job_kills --kills 200 --seed 1 --kinds worker,hung
+    python -m tests.job_kills --scheme synchronous --kills 100
     python -m tests.job_kills --spark --kills 50 --kinds worker,executor
 """
 
@@ -23,7 +24,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, get_args
 
 import recovery
 from recovery.inject.targets import ExecutorOf, LinkBetween, Order, StandbyAt, Target, WorkerOf
@@ -32,7 +33,7 @@ from statebackend.ids import Partition
 from tests.fault_report import HEADING, Fault, Kind, Tally, attribute
 from tests.jobs.catalogue import JOBS
 from tests.jobs.comparison import Comparison
-from tests.jobs.driver import Mode, Settings
+from tests.jobs.driver import Mode, SchemeName, Settings
 from tests.jobs.job import SinkKind
 from tests.jobs.running_job import Phase, RunningJob
 from tests.jobs.skewed import SKEWED
@@ -132,9 +133,18 @@ class Report:
 
 
 def draw(
-    random: Random, folder: Path, kills: int, jobs: Sequence[str], kinds: tuple[Kind, ...], spark: str = ""
+    random: Random,
+    folder: Path,
+    kills: int,
+    jobs: Sequence[str],
+    kinds: tuple[Kind, ...],
+    spark: str = "",
+    scheme: SchemeName = "passive",
 ) -> Trial:
-    """A job with random parameters, and at most so many faults; on this cluster, if one is given."""
+    """A job with random parameters, and at most so many faults; on this cluster, if one is given.
+
+    Under another scheme than the usual one markers are aligned: it takes no others.
+    """
     sink = random.choice(SINKS)
     kills = min(kills, random.randint(4, 10))
     settings = Settings(
@@ -145,7 +155,8 @@ def draw(
         sink=sink,
         parallelism=random.randint(1, 3),
         standbys=random.choice((0, 1)),
-        mode=random.choice(MODES),
+        mode=random.choice(MODES if scheme == "passive" else ("aligned",)),
+        scheme=scheme,
         every=f"{random.randint(100, 400)}ms",
         lost_after="2s" if set(kinds) & {Kind.HUNG, Kind.CUT_OFF, Kind.LINK} else "30s",
         spark=spark,
@@ -289,6 +300,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", nargs="+", choices=sorted(JOBS), default=sorted(JOBS))
     parser.add_argument("--kinds", type=_kinds, default=tuple(Kind), help=", ".join(kind.value for kind in Kind))
+    parser.add_argument("--scheme", choices=get_args(SchemeName), default="passive")
     parser.add_argument("--spark", action="store_true", help="on a standalone cluster of two workers, started for it")
     given = parser.parse_args(arguments)
     if given.kinds == (Kind.EXECUTOR,) and not given.spark:
@@ -317,11 +329,11 @@ def _carry_out_many(given: argparse.Namespace, folder: Path, master: str) -> Rep
     random, report = Random(given.seed), Report()
     while report.killed < given.kills:
         left = given.kills - report.killed
-        trial = draw(random, folder / str(report.trials), left, given.jobs, given.kinds, master)
+        trial = draw(random, folder / str(report.trials), left, given.jobs, given.kinds, master, given.scheme)
         said = trial.settings
         print(
-            f"{report.trials}: {said.job} to {said.sink}, {said.mode} every {said.every} ms, {said.parallelism} "
-            f"partitions, {said.standbys} standbys: ",
+            f"{report.trials}: {said.job} to {said.sink}, {said.scheme}, {said.mode} every {said.every} ms, "
+            f"{said.parallelism} partitions, {said.standbys} standbys: ",
             end="",
             flush=True,
         )

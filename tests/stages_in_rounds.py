@@ -302,7 +302,7 @@ class Job:
             told.append(marker)
             for index, run in self.runs:
                 if index == partition:
-                    run.triggered(marker, then_pause=False)
+                    run.triggered(marker)
             if marker.epoch.number % 2:
                 for _, run in self.runs:
                     if self.random.random() < 0.5:

@@ -121,10 +121,10 @@ def names_in(path: Path) -> set[str]:
 
 
 def is_scheme(node: ast.AST) -> TypeGuard[ast.ClassDef]:
-    """True if it is a class, and no protocol, that says how partitions are wired."""
+    """True if it is a class, and no protocol, that says how a run of a job begins, as all schemes do."""
     if not isinstance(node, ast.ClassDef) or any(ast.unparse(base) == "Protocol" for base in node.bases):
         return False
-    return any(isinstance(part, ast.FunctionDef) and part.name == "wiring" for part in node.body)
+    return any(isinstance(part, ast.FunctionDef) and part.name == "begin" for part in node.body)
 
 
 def test_imports_point_from_recovery_to_snapshot_to_statebackend() -> None:

@@ -170,7 +170,7 @@ def test_status_tells_how_the_job_stands(terminal: Terminal) -> None:
     said = terminal.run("status")
     assert said.code == Exit.DONE
     lines = said.out.splitlines()
-    assert re.fullmatch(r"JOB is running, with 2 partitions, after \d+ rollbacks? in generation 1", lines[0])
+    assert re.fullmatch(r"JOB is running, Passive with 2 partitions, after \d+ rollbacks? in generation 1", lines[0])
     assert re.fullmatch(r"newest complete epoch: E, [\d.]+ s old, took \d+ ms; all up to E committed", lines[1])
     processes = [re.sub(r", \d+ MB", "", line) for line in lines if "process" in line]
     assert processes == [

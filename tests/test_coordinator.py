@@ -32,7 +32,7 @@ from snapshot.epochs.coordinator_events import (
     Ticked,
     Trigger,
 )
-from snapshot.epochs.coordinator_options import CoordinatorOptions
+from snapshot.epochs.coordinator_options import CoordinatorOptions, Rhythm
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition
 
 GENERATION = Generation(2)
@@ -158,6 +158,67 @@ def test_epochs_have_the_mode_of_the_job_and_savepoints_are_aligned(mode: Marker
     coordinator = started(CoordinatorOptions(interval=10, mode=mode))
     assert coordinator.handle(Ticked(10)) == [trigger(1, mode)]
     assert coordinator.handle(SavepointRequested()) == [trigger(2, savepoint=True)]
+
+
+ONE_BY_ONE = CoordinatorOptions(interval=10, timeout=60, max_in_flight=1, rhythm=Rhythm.ONE_BY_ONE)
+WITH_REST = CoordinatorOptions(interval=10, timeout=60, max_in_flight=1, rhythm=Rhythm.WITH_REST)
+
+
+def test_one_by_one_the_first_epoch_is_triggered_as_soon_as_the_attempt_runs() -> None:
+    assert triggered(0, options=ONE_BY_ONE).deadline == 10
+
+
+def test_one_by_one_an_epoch_that_is_due_begins_when_the_one_before_is_complete() -> None:
+    coordinator = triggered(0, options=ONE_BY_ONE)
+    assert coordinator.handle(Ticked(10)) == []
+    assert coordinator.statistics.skipped == 0
+    coordinator.handle(Ticked(14))
+    acknowledge(coordinator, 1)
+    coordinator.handle(Published(epoch(1)))
+    assert coordinator.deadline == 14
+    assert coordinator.handle(Ticked(14)) == [trigger(2)]
+
+
+def test_one_by_one_an_epoch_that_was_complete_in_time_is_followed_at_the_interval() -> None:
+    coordinator = triggered(0, options=ONE_BY_ONE)
+    coordinator.handle(Ticked(4))
+    acknowledge(coordinator, 1)
+    coordinator.handle(Published(epoch(1)))
+    assert coordinator.handle(Ticked(9)) == []
+    assert coordinator.handle(Ticked(10)) == [trigger(2)]
+
+
+def test_one_by_one_an_epoch_that_is_given_up_is_followed_at_once_by_the_one_that_was_due() -> None:
+    coordinator = triggered(0, options=ONE_BY_ONE)
+    coordinator.handle(Ticked(12))
+    assert [type(said) for said in coordinator.handle(declined(1))] == [Abandon]
+    assert coordinator.handle(Ticked(13)) == [trigger(2)]
+
+
+def test_with_rest_the_next_epoch_is_as_far_away_as_the_last_one_took() -> None:
+    coordinator = triggered(10, options=WITH_REST)
+    coordinator.handle(Ticked(45))
+    acknowledge(coordinator, 1)
+    coordinator.handle(Published(epoch(1)))
+    assert coordinator.deadline == 80
+    assert coordinator.handle(Ticked(79)) == []
+    assert coordinator.handle(Ticked(80)) == [trigger(2)]
+
+
+def test_with_rest_an_epoch_that_took_less_than_half_of_the_interval_moves_no_other() -> None:
+    coordinator = triggered(10, options=WITH_REST)
+    coordinator.handle(Ticked(15))
+    acknowledge(coordinator, 1)
+    coordinator.handle(Published(epoch(1)))
+    assert coordinator.handle(Ticked(20)) == [trigger(2)]
+
+
+def test_with_rest_an_epoch_that_the_end_of_its_attempt_has_ended_delays_nothing_in_the_next() -> None:
+    coordinator = triggered(10, options=WITH_REST)
+    coordinator.handle(Ticked(60))
+    coordinator.handle(AttemptBroken(of_attempt(1), "lost"))
+    coordinator.handle(AttemptStarted(of_attempt(2), BOTH))
+    assert coordinator.handle(Ticked(70)) == [trigger(2)]
 
 
 def test_a_savepoint_is_triggered_at_once_whatever_is_in_flight_and_the_interval_goes_on() -> None:

@@ -28,11 +28,12 @@ from snapshot.epochs.coordinator_events import (
     RollBack,
     SavepointRequested,
     Skipped,
+    SkipReason,
     Stop,
     Ticked,
     Trigger,
 )
-from snapshot.epochs.coordinator_options import CoordinatorOptions
+from snapshot.epochs.coordinator_options import CoordinatorOptions, Rhythm
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition
 
 GENERATION = Generation(3)
@@ -61,6 +62,7 @@ class Observer:
         self.publishing: Epoch | None = None
         self.in_flight: dict[Epoch, Epoch | None] = {}  # and their bases
         self.triggered: list[Epoch] = []
+        self.triggered_at: dict[Epoch, int] = {}
         self.savepoints: set[Epoch] = set()
         self.acknowledged: set[tuple[Epoch, Partition]] = set()
         self.committers: dict[Epoch, set[Partition]] = {REPLAYED: set(PARTITIONS)} if replays else {}
@@ -106,12 +108,15 @@ class Observer:
                 del self.in_flight[epoch]
                 self.complete, self.publishing = epoch, None
                 self.paused_until = self.now + self.options.min_pause
+                self._rest(epoch)
             case PublishFailed():
                 self.publishing = None
             case Committed(epoch, incarnation, partition) if incarnation == of_attempt(self.attempt):
                 self.committed[partition] = max(epoch, self.committed.get(partition, epoch))
             case AttemptStarted(incarnation) if incarnation == of_attempt(self.attempt) and not self.running:
                 self.running = True
+                if self.options.rhythm is Rhythm.ONE_BY_ONE:
+                    self.last_trigger = self.now - self.options.interval
                 for epoch in self.committers:
                     self.committers[epoch] = set(PARTITIONS)
             case AttemptBroken(incarnation) if incarnation == of_attempt(self.attempt):
@@ -133,11 +138,14 @@ class Observer:
                     assert self.now >= max(self.paused_until, self.last_trigger + self.options.interval)
                     self.last_trigger = self.now
                 self.triggered.append(marker.epoch)
+                self.triggered_at[marker.epoch] = self.now
                 self.in_flight[marker.epoch] = self.complete
-            case Skipped():
+            case Skipped(reason):
                 self.skipped += 1
+                assert reason is SkipReason.NOT_RUNNING or self.options.rhythm is Rhythm.OVERLAPPING
             case Abandon(epoch, reason):
                 del self.in_flight[epoch]
+                self._rest(epoch)
                 self.committers.pop(epoch, None)
                 assert epoch != self.publishing
                 assert reason is not AbandonReason.SUBSUMED or epoch not in self.savepoints
@@ -174,6 +182,10 @@ class Observer:
                 assert isinstance(event, Fenced | CommitFailed)
                 self.stopped = True
 
+    def _rest(self, epoch: Epoch) -> None:
+        if self.options.rhythm is Rhythm.WITH_REST and self.running:
+            self.paused_until = max(self.paused_until, self.now + self.now - self.triggered_at[epoch])
+
     def _check_publish(self, epoch: Epoch) -> None:
         assert self.running
         assert self.publishing is None, "one at a time"
@@ -195,7 +207,14 @@ OPTIONS = st.builds(
     max_in_flight=st.integers(1, 3),
     retain=st.integers(1, 2),
     tolerated_failures=st.sampled_from([None, 0, 1]),
-) | st.builds(CoordinatorOptions, interval=st.just(10), min_pause=st.just(25), max_in_flight=st.just(1))
+) | st.builds(
+    CoordinatorOptions,
+    interval=st.just(10),
+    min_pause=st.sampled_from([0, 25]),
+    max_in_flight=st.just(1),
+    tolerated_failures=st.sampled_from([None, 1]),
+    rhythm=st.sampled_from(Rhythm),
+)
 
 
 def take(observer: Observer, kind: str, number: int) -> None:
@@ -265,3 +284,22 @@ def test_when_all_goes_well_again_everything_is_published_and_committed(
     for partition in PARTITIONS:
         take(observer, "commit", partition)
     assert all(epoch in observer.recorded for epoch in observer.committers)
+
+
+@settings(deadline=None)
+@given(OPTIONS, STEPS)
+def test_an_attempt_that_runs_with_nothing_in_flight_has_its_next_epoch_when_the_coordinator_says(
+    options: CoordinatorOptions, steps: list[tuple[str, int]]
+) -> None:
+    observer = Observer(options, replays=False)
+    for kind, number in steps:
+        if kind not in ("fence", "refuse"):
+            take(observer, kind, number)
+    if observer.running and not observer.in_flight:
+        before, due = len(observer.triggered), observer.coordinator.deadline
+        longest = max(
+            options.interval, options.min_pause, max(observer.now - at for at in [0, *observer.triggered_at.values()])
+        )
+        assert due <= observer.now + longest
+        observer.tell(Ticked(max(due, observer.now)))
+        assert len(observer.triggered) == before + 1

@@ -22,6 +22,7 @@ from recovery.driver import generation, housekeeping
 from recovery.driver.attempts.requests import Cancelled, End, EndKind
 from recovery.driver.claim import Start, claim
 from recovery.events import AnyEvent, EpochsRemoved, GaveUp, PeerRefused, Trouble, WorkerJoined, WorkerLost
+from snapshot.cut.pauses import Then
 from snapshot.host.net.connection_kinds import LastWordsOf
 from snapshot.host.net.connector import Connector
 from snapshot.host.net.event_loop import EventLoop
@@ -93,7 +94,7 @@ def test_a_second_sigterm_cancels_a_job_that_cannot_stop(tmp_path: Path, cluster
 
     def terminate_twice() -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
-        cluster.await_heard(TriggerEpoch, 1, lambda told: told.then_pause)
+        cluster.await_heard(TriggerEpoch, 1, lambda told: told.then is Then.STOP)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
     sender = threading.Thread(target=terminate_twice)

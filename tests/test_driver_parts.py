@@ -56,7 +56,7 @@ def epoch(number: int) -> Epoch:
 
 
 def test_a_status_says_on_which_executor_a_process_is_while_it_is_there() -> None:
-    board = StatusBoard("job", 1)
+    board = StatusBoard("job", 1, "Passive")
     board.event(log.WorkerJoined(at=0.0, worker="w", slot=0, pid=1, address="h:1", executor="host:77"))
     board.event(log.WorkerJoined(at=0.0, worker="v", slot=1, pid=2, address="h:2"))
     assert board.show().executors == {"w": "host:77"}
@@ -534,7 +534,7 @@ def test_an_option_that_run_has_by_name_is_known_as_well() -> None:
 
 def test_every_option_has_a_place_in_the_frozen_type_and_the_other_way_round() -> None:
     parts = {"coordinator", "host"}
-    of_epochs = {field.name for field in fields(CoordinatorOptions)} - {"interval", "mode"}  # parameters of `run`
+    of_epochs = {field.name for field in fields(CoordinatorOptions)} - {"interval", "mode", "rhythm"}  # of `run` itself
     of_hosts = {field.name for field in fields(HostOptions)}
     frozen = {field.name for field in fields(Options)} - parts | of_epochs | of_hosts
     public, advanced = set(RunOptions.__annotations__) - {"advanced"}, set(Advanced.__annotations__)

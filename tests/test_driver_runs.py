@@ -32,6 +32,7 @@ from recovery.events import (
 from recovery.offline.job_tree import open_tree
 from recovery.savepoints.rescaling import rescale
 from snapshot import EOF, Collection, Program, Stream, ToDriver
+from snapshot.cut.pauses import Then
 from snapshot.epochs.trace import replay
 from snapshot.host.partition.failures import text_of
 from snapshot.host.protocol.messages import (
@@ -592,7 +593,7 @@ def test_a_stop_with_a_savepoint_pauses_the_sources_behind_it_and_ends_when_it_i
     cluster.habits.commit = False
     run._driver.ask(lambda generation: generation.stop(savepoint=True))
     (trigger, _) = cluster.await_heard(TriggerEpoch, 2)
-    assert trigger.then_pause
+    assert trigger.then is Then.STOP
     assert trigger.marker.savepoint
     epoch = completed(cluster, 1)
     assert not cluster.heard(Leave), "it is not committed yet"
@@ -611,7 +612,7 @@ def test_a_stop_is_tried_again_when_its_epoch_is_lost_with_the_attempt(
     run = start(tmp_path, cluster, every="1h")
     cluster.await_heard(AssignSplits, 2)
     run._driver.ask(lambda generation: generation.stop(savepoint=False))
-    cluster.await_heard(TriggerEpoch, 2, lambda trigger: trigger.then_pause)
+    cluster.await_heard(TriggerEpoch, 2, lambda trigger: trigger.then is Then.STOP)
     cluster.habits.acknowledge = True
     cluster.worker_of(1).die()
     end = run.wait(PATIENCE)
@@ -624,7 +625,7 @@ def test_a_savepoint_is_pinned_and_the_job_runs_on(tmp_path: Path, cluster: Scri
     with start(tmp_path, cluster) as run:
         epoch = run.savepoint(PATIENCE)
         cluster.await_heard(EpochIsOver, 2, lambda over: over.complete and over.epoch > epoch)
-        assert not cluster.heard(TriggerEpoch, lambda trigger: trigger.then_pause)
+        assert not cluster.heard(TriggerEpoch, lambda trigger: trigger.then is Then.STOP)
     state = journal(tmp_path)
     assert state.pinned == {epoch}
     assert epoch in [record.epoch for record in state.retained]
@@ -670,7 +671,7 @@ def test_a_block_that_fails_cancels_the_job(tmp_path: Path, cluster: ScriptedClu
     with pytest.raises(ZeroDivisionError), start(tmp_path, cluster) as run:
         _ = 1 / 0
     assert run.status().state is recovery.RunState.STOPPED
-    assert not cluster.heard(TriggerEpoch, lambda trigger: trigger.then_pause)
+    assert not cluster.heard(TriggerEpoch, lambda trigger: trigger.then is Then.STOP)
 
 
 def test_a_job_without_enough_processes_says_how_many_have_come(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ class Stood:
 
     def cut(self, number: int) -> Watermark | None:
         """The event time in its cut, before which it hears of no more than it has."""
-        self.run.triggered(marker(number), then_pause=False)
+        self.run.triggered(marker(number))
         if not self.run.ended:
             self.hears(marker(number))
         return self.reports.cuts[-1].watermark
@@ -151,10 +151,10 @@ def test_the_end_is_in_the_epoch_in_every_partition_whichever_it_hears_of_first(
 ) -> None:
     with stood(tmp_path, None, replace(IN, timed=timed)) as stage:
         if hears_of_the_epoch == "before":
-            stage.run.triggered(marker(1), then_pause=False)
+            stage.run.triggered(marker(1))
         assert stage.hears(row(1, 700 if timed else None), *THE_END) == [*THE_END]
         if hears_of_the_epoch == "behind":
-            stage.run.triggered(marker(1), then_pause=False)
+            stage.run.triggered(marker(1))
         assert stage.told == [EARLIEST, [1], LATEST]
         assert [cut.watermark for cut in stage.reports.cuts] == [Watermark(LATEST)]
 
@@ -192,7 +192,7 @@ def test_a_source_that_was_drained_gives_the_rows_behind_that_their_own_event_ti
     assert first.source is not None
     first.source.drain()
     first.work(FAR)
-    first.triggered(marker(1), then_pause=False)
+    first.triggered(marker(1))
     first.close()
     assert wire.taken() == [100, Watermark(100), *THE_END]
     (cut,) = reports.cuts

@@ -54,7 +54,7 @@ def test_a_job_in_rounds_whose_processes_are_killed_gives_every_row_once(
     tmp_path: Path, job: str, parallelism: int
 ) -> None:
     settings = Settings(
-        folder=str(tmp_path / "job"), job=job, in_rounds=True, parallelism=parallelism, every="150ms", standbys=1
+        folder=str(tmp_path / "job"), job=job, scheme="rounds", parallelism=parallelism, every="150ms", standbys=1
     )
     report = carry_out(Trial(settings, kills=3, seed=11, driver_too=job == "merges"))
     assert report.killed >= 3

@@ -15,6 +15,7 @@ from recovery.events import AttemptFailed, EpochCompleted, PeerRefused, WorkerLo
 from recovery.schemes.passive import Passive, PassiveRun
 from recovery.schemes.placing import place
 from recovery.schemes.scheme import Broken, Masked, Processes, TriggerPlan
+from snapshot.cut.pauses import Then
 from snapshot.host.protocol.messages import Address, Deploy, Hello, Refusal, TriggerEpoch
 from snapshot.ids import Member, Replica
 from statebackend.ids import Epoch, Generation, Partition
@@ -138,7 +139,7 @@ class OddRun(PassiveRun):
         return usual and dict(zip(usual, reversed(list(usual.values())), strict=True))
 
     def trigger(self) -> TriggerPlan:
-        return TriggerPlan((ONE,), then_pause=True)
+        return TriggerPlan((ONE,), then=Then.PAUSE)
 
 
 @pytest.fixture
@@ -158,7 +159,7 @@ def test_roles_are_where_the_scheme_places_them(tmp_path: Path, cluster: Scripte
 def test_an_epoch_is_triggered_where_and_how_the_scheme_says(tmp_path: Path, cluster: ScriptedCluster) -> None:
     run = start(tmp_path, cluster, scheme=Odd())
     (trigger,) = cluster.await_heard(TriggerEpoch)
-    assert trigger.then_pause
+    assert trigger.then is Then.PAUSE
     assert any(isinstance(message, TriggerEpoch) for message in cluster.worker_of(1).received)
     run.cancel()
 
@@ -192,5 +193,5 @@ def test_a_loss_that_the_scheme_masks_breaks_no_attempt(tmp_path: Path, cluster:
 def test_every_loss_breaks_the_attempt_of_a_passive_job() -> None:
     decisions = Passive().begin(2)
     assert {decisions.lost(member, cause) for member in (ZERO, ONE) for cause in Cause} == {Broken()}
-    assert decisions.trigger() == TriggerPlan((ZERO, ONE), then_pause=False)
+    assert decisions.trigger() == TriggerPlan((ZERO, ONE), Then.READ_ON)
     assert Passive(standbys=3).processes(2) == 5

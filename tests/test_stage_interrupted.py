@@ -302,7 +302,7 @@ def test_at_the_end_of_all_input_timers_fire_turn_by_turn_and_a_cut_need_not_wai
         standing.turn()
     assert not standing.reports.ended
     assert not standing.run.ended
-    standing.run.triggered(ALIGNED, then_pause=False)
+    standing.run.triggered(ALIGNED)
     assert [cut.watermark for cut in standing.reports.cuts] == [Watermark(1)]
     standing._take()
     before = list(standing.numbers)

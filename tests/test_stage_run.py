@@ -265,7 +265,7 @@ def test_only_the_first_partition_writes_broadcast_state_into_a_cut(tmp_path: Pa
     for own in range(PARALLELISM):
         stood = Stood(tmp_path, own=Partition(own))
         stood.run.operator.operator = Telling()
-        stood.run.triggered(Marker(FIRST, MarkerMode.UNALIGNED), then_pause=False)
+        stood.run.triggered(Marker(FIRST, MarkerMode.UNALIGNED))
         for channel in stood.run.inputs.channels:
             stood.run.arrived(Copy(channel), Marker(FIRST, MarkerMode.UNALIGNED))
         stood.work()
@@ -342,7 +342,7 @@ def test_a_stage_whose_input_has_ended_cuts_when_it_is_told_of_the_epoch(stood: 
     for channel in (A, B):
         stood.run.arrived(Copy(channel), End())
     stood.work()
-    stood.run.triggered(ALIGNED, then_pause=False)
+    stood.run.triggered(ALIGNED)
     assert [cut.epoch for cut in stood.reports.cuts] == [FIRST]
 
 
@@ -377,7 +377,7 @@ def test_for_an_unaligned_marker_the_channels_on_which_it_is_awaited_are_read_on
     stood.run.arrived(Copy(A), number(2))
     stood.work()
     paused = [valve.open for valve in stood.valves.values()]
-    stood.run.triggered(UNALIGNED, then_pause=False)
+    stood.run.triggered(UNALIGNED)
     stood.work()
     read_on = [valve.open for valve in stood.valves.values()]
     stood.run.arrived(Copy(A), UNALIGNED)

@@ -37,7 +37,7 @@ from recovery.driver.settings.options import RunOptions, in_their_places
 from recovery.offline.job_tree import open_tree
 from recovery.savepoints.programs import program_from
 from recovery.savepoints.restoring import ToRestore, plan_restore_of, restore
-from recovery.schemes.passive import usual_scheme
+from recovery.schemes.named import NAMED
 from statebackend.ids import Epoch
 
 if TYPE_CHECKING:
@@ -71,6 +71,12 @@ def add_to(verbs: Verbs) -> None:
     add_epoch(parser)
     parser.add_argument("--parallelism", metavar="N", type=int, help="so many partitions (those of the epoch)")
     parser.add_argument("--every", metavar="DURATION", default="1s", help="from epoch to epoch (%(default)s)")
+    parser.add_argument(
+        "--scheme",
+        choices=sorted(NAMED),
+        default="passive",
+        help="the recovery scheme, with its defaults (%(default)s)",
+    )
     parser.add_argument("--standbys", metavar="N", type=int, default=0, help="so many standbys (%(default)s)")
     parser.add_argument("--spark", metavar="MASTER", help="run as Spark tasks, on this master, such as local[4]")
     parser.add_argument(
@@ -139,7 +145,7 @@ def _run(arguments: argparse.Namespace) -> None:
             parallelism=arguments.parallelism,
             into=arguments.into,
             every=arguments.every,
-            scheme=usual_scheme(arguments.standbys),
+            scheme=NAMED[arguments.scheme](arguments.standbys),
             begun=begun,
             planned=planned,
             **options,

@@ -18,7 +18,7 @@ _CLEAR = "\x1b[H\x1b[2J"
 
 _EXAMPLE = """examples:
   $ recovery status --checkpoints /data/clicks
-  clicks-5f0c21aa is running, with 2 partitions, after 2 rollbacks in generation 2
+  clicks-5f0c21aa is running, Passive with 2 partitions, after 2 rollbacks in generation 2
   newest complete epoch: 212-2, 0.4 s old, took 22 ms; all up to 212-2 committed
   operator  rows in/s  rows out/s  late rows  watermark            behind
   clicks            0        3000          0  2026-11-19 12:00:01  2.1 s
@@ -90,7 +90,8 @@ def in_words(status: RunStatus, now: float) -> str:
     partitions = f"{status.parallelism} partition{'s' if status.parallelism > 1 else ''}"
     rollbacks = f"after {status.restarts} rollback{'' if status.restarts == 1 else 's'} in generation"
     lines = [
-        f"{status.job} is {status.state.value}, with {partitions}, {rollbacks} {status.generation or 'none yet'}",
+        f"{status.job} is {status.state.value}, {status.scheme} with {partitions}, {rollbacks} "
+        f"{status.generation or 'none yet'}",
         _epochs(status, now),
     ]
     if status.abandoned_in_a_row:

@@ -36,6 +36,7 @@ from recovery.driver.tree.owned import (
 )
 from recovery.schemes.rolling_back import JobFailed
 from snapshot import fail_points
+from snapshot.cut.pauses import Then
 from snapshot.epochs import coordinator_events as events
 from snapshot.epochs.coordinator import Coordinator, CoordinatorState
 from snapshot.fail_points import reached
@@ -226,11 +227,11 @@ class Epochs:
             settings.job, settings.plan.max_parallelism, at, enumerators, {}, key_types=key_types
         )
         plan = record.scheme.trigger()
-        pauses = record.endings.triggered(epoch, savepoint=marker.savepoint, asked_by=because) or plan.then_pause
+        stops = record.endings.triggered(epoch, savepoint=marker.savepoint, asked_by=because)
         if marker.savepoint:
             record.savepoints.triggered(epoch)
         record.times.triggered(epoch, self._now(), savepoint=marker.savepoint)
-        trigger_epoch = TriggerEpoch(attempt.incarnation, at, marker, pauses)
+        trigger_epoch = TriggerEpoch(attempt.incarnation, at, marker, Then.STOP if stops else plan.then)
         self._environment.workers.send_all(trigger_epoch, attempt.workers_of(plan.told))
         reached(fail_points.TRIGGER_SENT)
         self._note(log.EpochTriggered(at=means.wall(), epoch=epoch, mode=marker.mode.value, savepoint=marker.savepoint))

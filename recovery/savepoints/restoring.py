@@ -21,7 +21,8 @@ from recovery.running import Run, run
 from recovery.savepoints.copying import Begun, fork
 from recovery.savepoints.rescaling import parallelism_of
 from recovery.savepoints.sinks import PreparedOutput, output_of
-from recovery.schemes.scheme import Scheme
+from recovery.schemes.passive import usual_scheme
+from recovery.schemes.scheme import Scheme, interval_of
 from snapshot.cut.frames import MarkerMode
 from snapshot.journal.state import OutputMade
 from snapshot.program.program import Program
@@ -99,7 +100,7 @@ def restore(
     *,
     parallelism: int | None = None,
     into: str | None = None,
-    every: Duration = "1s",
+    every: Duration | None = None,
     scheme: Scheme | None = None,
     begun: Begun = lambda _: lambda _: None,
     planned: Callable[[ToRestore], object] = lambda _: None,
@@ -111,7 +112,8 @@ def restore(
     `planned` is told what will be done, before it is. The options are those of `recovery.run`, which raises what
     `plan_restore_of` does not.
     """
-    options_of(every, MarkerMode.ALIGNED, options)  # refused before anything is changed
+    scheme = scheme or usual_scheme()
+    options_of(interval_of(scheme, every), MarkerMode.ALIGNED, options, scheme.rhythm)  # refused before all else
     local = options.get("local")
     job_folder = Path(local) if local else None
     accept = options.get("accept_duplicates", False)

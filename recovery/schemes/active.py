@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from recovery.restart_strategies import Restarts
 from recovery.schemes.passive import Passive, PassiveRun
 from snapshot.cut.frames import MarkerMode
-from snapshot.epochs.coordinator_options import ContradictingOptions, CoordinatorOptions
+from snapshot.epochs.coordinator_options import ContradictingOptions, CoordinatorOptions, Rhythm
 from snapshot.host.protocol.options import Following
 from snapshot.host.protocol.wiring import InRounds, Wiring
 from snapshot.program.source import MayDiffer, Source
@@ -53,6 +53,16 @@ class Active:
     def agreeing(self) -> bool:
         """Return True, as the output is to follow from the rounds alone, whatever process makes it."""
         return True
+
+    @property
+    def every(self) -> Duration | None:
+        """Return None, as the run says how often there is an epoch."""
+        return None
+
+    @property
+    def rhythm(self) -> Rhythm:
+        """Return the one of the fallback: epochs overlap."""
+        return self.fallback.rhythm
 
     def check(self, options: CoordinatorOptions, sources: Mapping[Uid, Source]) -> None:
         """Raise `ContradictingOptions` if what a marker overtakes, or a source gives, would depend on the moment."""

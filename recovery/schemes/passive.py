@@ -12,11 +12,13 @@ from recovery.decisions.restarts import Cause
 from recovery.restart_strategies import ExponentialDelay, Restarts
 from recovery.schemes.placing import place
 from recovery.schemes.scheme import Broken, Processes, Scheme, TriggerPlan
-from snapshot.epochs.coordinator_options import CoordinatorOptions
+from snapshot.cut.pauses import Then
+from snapshot.epochs.coordinator_options import CoordinatorOptions, Rhythm
 from snapshot.host.protocol.options import Following
 from snapshot.host.protocol.wiring import ByArrival, Wiring
 from snapshot.ids import Member
 from snapshot.program.source import Source
+from statebackend.durations import Duration
 from statebackend.ids import Partition, Uid
 
 
@@ -63,6 +65,16 @@ class Passive:
         """Return how partitions are wired."""
         return ByArrival()
 
+    @property
+    def every(self) -> Duration | None:
+        """Return None, as the run says how often there is an epoch."""
+        return None
+
+    @property
+    def rhythm(self) -> Rhythm:
+        """Let epochs overlap."""
+        return Rhythm.OVERLAPPING
+
     def check(self, options: CoordinatorOptions, sources: Mapping[Uid, Source]) -> None:
         """Take any options and sources."""
 
@@ -81,9 +93,10 @@ class Passive:
 
 
 class PassiveRun:
-    """The decisions of `Passive` in one run of a job."""
+    """The decisions of `Passive` in one run of a job. `then` says how sources go on after their cut."""
 
-    def __init__(self, parallelism: int) -> None:
+    def __init__(self, parallelism: int, then: Then = Then.READ_ON) -> None:
+        self._then = then
         self._members = tuple(Member(Partition(index)) for index in range(parallelism))
 
     def place(self, processes: Processes) -> Mapping[Member, str] | None:
@@ -101,8 +114,8 @@ class PassiveRun:
         return True
 
     def trigger(self) -> TriggerPlan:
-        """Tell all partitions, which go on at once."""
-        return TriggerPlan(self._members)
+        """Tell all partitions."""
+        return TriggerPlan(self._members, self._then)
 
 
 def usual_scheme(standbys: int = 0) -> Scheme:

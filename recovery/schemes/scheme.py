@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from recovery.decisions.restarts import Cause
 from recovery.restart_strategies import Restarts
-from snapshot.epochs.coordinator_options import CoordinatorOptions
+from snapshot.cut.pauses import Then
+from snapshot.epochs.coordinator_options import ContradictingOptions, CoordinatorOptions, Rhythm
 from snapshot.host.protocol.messages import Hello
 from snapshot.host.protocol.options import Following
 from snapshot.host.protocol.wiring import Wiring
 from snapshot.ids import Member
 from snapshot.program.source import Source
+from statebackend.durations import Duration
 from statebackend.ids import Epoch, Partition, Uid
+
+USUAL_INTERVAL: Final = "1s"
+"""The interval of epochs if nothing says another."""
 
 
 class Scheme(Protocol):
@@ -27,6 +32,14 @@ class Scheme(Protocol):
     @property
     def wiring(self) -> Wiring:
         """Return how the partitions are wired."""
+
+    @property
+    def every(self) -> Duration | None:
+        """Return the interval of epochs; None if the run says it."""
+
+    @property
+    def rhythm(self) -> Rhythm:
+        """Return how one epoch follows the other."""
 
     def check(self, options: CoordinatorOptions, sources: Mapping[Uid, Source]) -> None:
         """Raise `ContradictingOptions` if a job with these options and sources cannot run under it."""
@@ -62,6 +75,18 @@ class Scheme(Protocol):
         """Return its decisions for one run of a job."""
 
 
+def interval_of(scheme: Scheme, every: Duration | None) -> Duration:
+    """Return the interval of a run's epochs; raise `ContradictingOptions` if the run and its scheme both say it."""
+    if every is None:
+        return USUAL_INTERVAL if scheme.every is None else scheme.every
+    if scheme.every is not None:
+        raise ContradictingOptions(
+            f"every is given twice: as {every!r} for the run, and as {scheme.every!r} for its scheme "
+            f"{type(scheme).__name__}; leave out one of them"
+        )
+    return every
+
+
 @dataclass(frozen=True, slots=True)
 class Processes:
     """The processes that there are for an attempt, and what the driver knows of each.
@@ -91,13 +116,10 @@ class Masked:
 
 @dataclass(frozen=True, slots=True)
 class TriggerPlan:
-    """The way in which an epoch is begun: `told` are the members that hear of it.
-
-    With `then_pause` their sources read nothing after it.
-    """
+    """The way in which an epoch is begun: the members `told` hear of it, and their sources then go on like this."""
 
     told: Sequence[Member]
-    then_pause: bool = False
+    then: Then = Then.READ_ON
 
 
 class SchemeRun(Protocol):

@@ -43,7 +43,7 @@ from snapshot.epochs.coordinator_events import (
     Ticked,
     Trigger,
 )
-from snapshot.epochs.coordinator_options import CoordinatorOptions
+from snapshot.epochs.coordinator_options import CoordinatorOptions, Rhythm
 from statebackend.ids import NO_EPOCH, Attempt, Epoch, Generation, Incarnation, Partition
 
 
@@ -107,6 +107,7 @@ class Coordinator(Generic[Content]):
         self._now = now
         self._next_due = now + options.interval
         self._pause_until = now
+        self._overdue = False  # an epoch waits until the one in flight is over
         self._number = last_number
         self._complete = complete
         self._incarnation = Incarnation(generation, Attempt(1))
@@ -191,8 +192,16 @@ class Coordinator(Generic[Content]):
         if self._has_last:
             return []
         if self._state is CoordinatorState.RUNNING and len(self._in_flight) >= self._options.max_in_flight:
-            return self._skip(SkipReason.IN_FLIGHT)
+            self._overdue = self._options.rhythm is not Rhythm.OVERLAPPING
+            return [] if self._overdue else self._skip(SkipReason.IN_FLIGHT)
         return self._trigger()
+
+    def _over(self, in_flight: _InFlight[Content]) -> None:
+        """Let the next epoch begin, now that one is over, if it waits for that alone."""
+        if self._options.rhythm is Rhythm.WITH_REST and self._state is CoordinatorState.RUNNING:
+            self._pause_until = max(self._pause_until, 2 * self._now - in_flight.triggered_at)
+        if self._overdue and not self._in_flight:
+            self._overdue, self._next_due = False, self._now
 
     @property
     def _has_last(self) -> bool:
@@ -266,6 +275,7 @@ class Coordinator(Generic[Content]):
         published = self._in_flight.pop(epoch)
         self._complete = epoch
         self._pause_until = self._now + self._options.min_pause
+        self._over(published)
         self.statistics.completed += 1
         self.statistics.failures_in_a_row = 0
         if published.committers:
@@ -319,7 +329,7 @@ class Coordinator(Generic[Content]):
         return [*instructions, *self._publish_next()]
 
     def _abandon(self, epoch: Epoch, reason: AbandonReason, detail: str = "") -> list[CoordinatorInstruction[Content]]:
-        del self._in_flight[epoch]
+        self._over(self._in_flight.pop(epoch))
         self.statistics.abandoned += 1
         return [Abandon(epoch, reason, detail)]
 
@@ -372,7 +382,9 @@ class Coordinator(Generic[Content]):
             return []
         self._state = CoordinatorState.RUNNING
         self._participants = event.participants
-        self._next_due = self._now + self._options.interval
+        at_once = self._options.rhythm is Rhythm.ONE_BY_ONE
+        self._next_due = self._now if at_once else self._now + self._options.interval
+        self._overdue = False
         # Whoever was restored commits again what the epoch carries, and reports it again; some may have been quick.
         for epoch in self._uncommitted:
             self._uncommitted[epoch] = {

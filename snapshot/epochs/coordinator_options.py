@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from snapshot.cut.frames import MarkerMode
 from statebackend.errors import OptionError
@@ -10,6 +11,18 @@ from statebackend.errors import OptionError
 
 class ContradictingOptions(OptionError, ValueError):
     """Options that cannot all be meant; the message names them and says what to change."""
+
+
+class Rhythm(Enum):
+    """The way in which epochs that are due by the clock follow each other; one that is asked for begins at once."""
+
+    OVERLAPPING = "overlapping"
+    """One that is due while the most epochs are in flight is skipped."""
+    ONE_BY_ONE = "one by one"
+    """One that is due while another is in flight begins when that is over; the first one begins with the attempt."""
+    WITH_REST = "with rest"
+    """As one by one, but the first is due after an interval, and the time between two is at least as long as the one
+    before took: sources that stand still while an epoch is in flight do so for half of the time at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +44,7 @@ class CoordinatorOptions:
     mode: MarkerMode = MarkerMode.ALIGNED
     alignment_timeout: int | None = None
     """An aligned epoch whose alignment takes longer turns unaligned; None: never."""
+    rhythm: Rhythm = Rhythm.OVERLAPPING
 
     def __post_init__(self) -> None:
         for name, least in (("interval", 1), ("timeout", 1), ("min_pause", 0), ("max_in_flight", 1), ("retain", 1)):
@@ -38,6 +52,10 @@ class CoordinatorOptions:
                 raise ContradictingOptions(f"{name} is {getattr(self, name)}; it must be at least {least}")
         if self.tolerated_failures is not None and self.tolerated_failures < 0:
             raise ContradictingOptions(f"tolerated_failures is {self.tolerated_failures}; it cannot be negative")
+        if self.rhythm is not Rhythm.OVERLAPPING and self.max_in_flight > 1:
+            raise ContradictingOptions(
+                f"max_in_flight is {self.max_in_flight}, and the scheme takes one epoch after the other; leave it out"
+            )
         if self.min_pause and self.max_in_flight > 1:
             raise ContradictingOptions(
                 f"min_pause is {self.min_pause} ms and max_in_flight {self.max_in_flight}: a pause after each epoch "

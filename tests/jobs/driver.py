@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import recovery
-from recovery import Active, FailureRate, LocalProcesses, Passive, Tls
+from recovery import Active, FailureRate, LocalProcesses, Passive, Synchronous, Tls
+from recovery.schemes.scheme import Scheme
 from snapshot.host.faults.crash_points import VARIABLE, crashing
 from snapshot.program.sink import Sink
 from tests.jobs.catalogue import JOBS
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Mode = Literal["aligned", "unaligned", "alignment_timeout"]
+SchemeName = Literal["passive", "rounds", "synchronous"]
+"""In rounds input is taken as with replicas."""
 _MANY = 10_000
 
 
@@ -48,8 +51,7 @@ class Settings:
     parallelism: int = 2
     standbys: int = 0
     mode: Mode = "aligned"
-    in_rounds: bool = False
-    """Input is taken in rounds, as with replicas."""
+    scheme: SchemeName = "passive"
     every: str = "200ms"
     """From epoch to epoch."""
     lost_after: str = "30s"
@@ -83,13 +85,24 @@ class Settings:
         return Path(self.folder) / "delivered.parquet"
 
 
+def scheme_of(settings: Settings) -> Scheme:
+    """The scheme that is asked for, with restarts as often as anything happens."""
+    standbys, restarts = settings.standbys, FailureRate(_MANY, "1s")
+    match settings.scheme:
+        case "passive":
+            return Passive(standbys, restarts=restarts)
+        case "rounds":
+            return Active(fallback=Passive(standbys, restarts=restarts))
+        case "synchronous":
+            return Synchronous(standbys, restarts=restarts)
+
+
 def start(settings: Settings, spark: SparkSession | None = None) -> recovery.Run:
     folder = Path(settings.folder)
     scale = Scale(settings.rows, settings.rate, str(settings.gate))
     given = settings.given
     sink: Sink = pickle.loads(b64decode(given)) if given else sink_of(settings.sink, str(settings.output))
     program = JOBS[settings.job].program(scale, sink)
-    passive = Passive(standbys=settings.standbys, restarts=FailureRate(_MANY, "1s"))
     return recovery.run(
         program,
         spark,
@@ -97,7 +110,7 @@ def start(settings: Settings, spark: SparkSession | None = None) -> recovery.Run
         job="kills",
         every=settings.every,
         parallelism=settings.parallelism,
-        scheme=Active(fallback=passive) if settings.in_rounds else passive,
+        scheme=scheme_of(settings),
         mode="unaligned" if settings.mode == "unaligned" else "aligned",
         alignment_timeout="10ms" if settings.mode == "alignment_timeout" else None,
         launcher=None if spark else LocalProcesses(),

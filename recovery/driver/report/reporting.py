@@ -44,7 +44,7 @@ class Reporting:
         self._now = now
         self._logger = JobLogger(settings.job)
         self.events = events
-        self.status = StatusBoard(settings.job, settings.parallelism)
+        self.status = StatusBoard(settings.job, settings.parallelism, type(settings.scheme).__name__)
         options = settings.options
         give_up_after = None if options.give_up_after is None else options.give_up_after / 1000
         self.overdue = Overdue(

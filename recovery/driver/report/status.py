@@ -59,6 +59,8 @@ class RunStatus:
     job: str
     state: RunState
     parallelism: int
+    scheme: str = ""
+    """The name of the recovery scheme."""
     generation: Generation | None = None
     incarnation: Incarnation | None = None
     roles: Mapping[str, Member | None] = field(default_factory=dict)
@@ -185,10 +187,10 @@ class Rates:
 class StatusBoard:
     """Takes events and figures in the driver's thread, and shows the status to any other."""
 
-    def __init__(self, job: str, parallelism: int) -> None:
+    def __init__(self, job: str, parallelism: int, scheme: str) -> None:
         self._lock = means.Lock()
         self._rates = Rates()
-        self._status = RunStatus(job, RunState.STARTING, parallelism)
+        self._status = RunStatus(job, RunState.STARTING, parallelism, scheme)
 
     def show(self) -> RunStatus:
         """Return the status as it is now."""

@@ -17,7 +17,7 @@ from pickle import dumps
 from typing import Any, Final, TypedDict, cast
 
 from snapshot.cut.frames import MarkerMode
-from snapshot.epochs.coordinator_options import ContradictingOptions, CoordinatorOptions
+from snapshot.epochs.coordinator_options import ContradictingOptions, CoordinatorOptions, Rhythm
 from snapshot.host.net.tls import Tls as Tls
 from snapshot.host.net.tls import UnusableTls as UnusableTls
 from snapshot.host.protocol.options import HostOptions
@@ -38,7 +38,8 @@ class Advanced(TypedDict, total=False):
     min_pause: Duration
     """The least time from the end of an epoch to the next trigger (0)."""
     max_in_flight: int
-    """How many epochs may be in flight; further triggers are skipped (2)."""
+    """How many epochs may be in flight; further triggers are skipped (2; 1 under `Synchronous`, which has one after the
+    other)."""
     tolerated_failures: int | None
     """How many epochs in a row may fail until the attempt fails; None: any number (None)."""
     heartbeat: Duration
@@ -293,8 +294,13 @@ class Options:
         object.__setattr__(self, "ignore_state", frozenset(map(Uid, self.ignore_state)))
 
 
-def options_of(every: Duration, mode: MarkerMode | str, given: RunOptions) -> Options:
-    """Convert the options of a run; refuse those that do not exist, and values that cannot be meant."""
+def options_of(
+    every: Duration, mode: MarkerMode | str, given: RunOptions, rhythm: Rhythm = Rhythm.OVERLAPPING
+) -> Options:
+    """Convert the options of a run; refuse those that do not exist, and values that cannot be meant.
+
+    The rhythm of epochs is that of the run's scheme.
+    """
     check_names(given)
     flat: dict[str, object] = {**given, **given.get("advanced", {})}
     plain = {name: _plain(name, value) for name, value in flat.items() if name != "advanced"}
@@ -302,8 +308,12 @@ def options_of(every: Duration, mode: MarkerMode | str, given: RunOptions) -> Op
     def of(kind: type[CoordinatorOptions | HostOptions | Options]) -> dict[str, Any]:
         return {one.name: plain[one.name] for one in fields(kind) if one.name in plain}
 
+    at_most = {} if rhythm is Rhythm.OVERLAPPING else {"max_in_flight": 1}
     coordinator = CoordinatorOptions(
-        **of(CoordinatorOptions), interval=milliseconds(every, "every"), mode=MarkerMode(mode)
+        **{**at_most, **of(CoordinatorOptions)},
+        interval=milliseconds(every, "every"),
+        mode=MarkerMode(mode),
+        rhythm=rhythm,
     )
     return Options(coordinator=coordinator, host=HostOptions(**of(HostOptions)), **of(Options))
 

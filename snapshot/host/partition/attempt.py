@@ -275,7 +275,7 @@ class PartitionAttempt:
     def _trigger(self, trigger: TriggerEpoch) -> None:
         for run in self._stages:
             self._at = run.uid
-            run.triggered(trigger.marker, then_pause=trigger.then_pause)
+            run.triggered(trigger.marker, trigger.then)
 
     def _over(self, epoch: Epoch, *, complete: bool) -> None:
         if not complete:

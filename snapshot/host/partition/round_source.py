@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from snapshot.cut.frames import Watermark
+from snapshot.cut.pauses import Then
 from snapshot.host.partition.opening import StatePlacement
 from snapshot.host.partition.stage_clock import StageClock
 from snapshot.host.partition.stage_source import StageSource
@@ -67,9 +68,9 @@ class RoundSource(StageSource):
         """True if nothing will ever be read any more, and all that was read has been handed out."""
         return self.splits.ended and not self._count and self._number is None
 
-    def triggered(self, epoch: Epoch, *, then_pause: bool) -> None:
+    def triggered(self, epoch: Epoch, then: Then) -> None:
         """Let the epoch have all that was read: its round is closed before the cut."""
-        super().triggered(epoch, then_pause=then_pause)
+        super().triggered(epoch, then)
         if self._number is None:
             self._hand_out(self._pacing.close(self._driver_time()))
 
@@ -90,7 +91,7 @@ class RoundSource(StageSource):
         return batch
 
     def _read_some(self, most: int) -> pa.RecordBatch | None:
-        read = None if self._paused_by is not None else self.splits.read(most)
+        read = None if self._pauses.stands_still else self.splits.read(most)
         if read is None:
             return None
         split, batch = read

@@ -13,6 +13,7 @@ from math import inf
 from snapshot import fail_points
 from snapshot.cut import aligner as align
 from snapshot.cut.frames import LATEST, Data, Frame, Marker, MarkerMode, Watermark
+from snapshot.cut.pauses import Then
 from snapshot.fail_points import reached
 from snapshot.host.flow.inlets import Instruction, RoundBegan, RoundOver
 from snapshot.host.partition.opening import StatePlacement
@@ -108,10 +109,10 @@ class StageRun:
         """Take a frame that has come in on a channel, from one of its senders."""
         self._do(self.inputs.arrived(copy, frame))
 
-    def triggered(self, marker: Marker, *, then_pause: bool) -> None:
+    def triggered(self, marker: Marker, then: Then = Then.READ_ON) -> None:
         """Begin an epoch that the coordinator has triggered."""
         if self._source is not None:
-            self._source.triggered(marker.epoch, then_pause=then_pause)
+            self._source.triggered(marker.epoch, then)
             while self._source.owes and not self._ending:
                 self._read_once(self._source)
         self._do(self.inputs.inlet.told(align.Triggered(marker)))

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from snapshot.cut.frames import Watermark
+from snapshot.cut.pauses import Pauses, Then
 from snapshot.cut.watermarks import going_on
 from snapshot.host.partition.opening import StatePlacement
 from snapshot.host.partition.source_run import SourceRun
@@ -33,7 +34,7 @@ class Pacing(Protocol):
 
     splits: SourceRun
 
-    def triggered(self, epoch: Epoch, *, then_pause: bool) -> None:
+    def triggered(self, epoch: Epoch, then: Then) -> None:
         """Take the coordinator's word that an epoch begins; the source is cut right after this."""
 
     def over(self, epoch: Epoch, *, complete: bool) -> None:
@@ -95,24 +96,22 @@ class StageSource:
         self._clock = clock
         self._split = ""  # that of the rows that are on their way through the chain
         self._announce_at = 0.0
-        self._paused_by: Epoch | None = None
+        self._pauses = Pauses()
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    def triggered(self, epoch: Epoch, *, then_pause: bool) -> None:
-        """Read nothing after the cut if the epoch is to have all that was read."""
-        if then_pause:
-            self._paused_by = epoch
+    def triggered(self, epoch: Epoch, then: Then) -> None:
+        """Go on after the cut as the epoch's trigger says."""
+        self._pauses.triggered(epoch, then)
 
     def over(self, epoch: Epoch, *, complete: bool) -> None:
-        """Read on if the source was paused by this epoch, and it was given up."""
-        if self._paused_by == epoch and not complete:
-            self._paused_by = None
+        """Read on if the source stood still for this epoch alone."""
+        self._pauses.over(epoch, complete=complete)
 
     @property
     def reads(self) -> bool:
         """True if the source is to be read now, as far as its outputs have room."""
-        return self._paused_by is None
+        return not self._pauses.stands_still
 
     @property
     def owes(self) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from snapshot.cut.frames import Marker, Watermark
+from snapshot.cut.pauses import Then
 from snapshot.epochs.transaction_events import Committable
 from snapshot.host.protocol.interpreter import Interpreter, this_interpreter
 from snapshot.host.protocol.options import Following, HostOptions
@@ -424,18 +425,18 @@ class Deploy:
 
 @dataclass(frozen=True, slots=True)
 class TriggerEpoch:
-    """Cut: sources note their positions and send the marker. With `then_pause` they read nothing after it."""
+    """Cut: sources note their positions and send the marker; `then` says how they go on."""
 
     incarnation: Incarnation
     sent_at: int
     """The driver's clock, in milliseconds since 1970."""
     marker: Marker
-    then_pause: bool = False
+    then: Then = Then.READ_ON
 
 
 @dataclass(frozen=True, slots=True)
 class EpochIsOver:
-    """The epoch is complete, or was given up; paused sources go on if it was given up."""
+    """The epoch is complete, or was given up: sources that stand still for it go on as `Then` says."""
 
     incarnation: Incarnation
     epoch: Epoch
