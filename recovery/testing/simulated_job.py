@@ -10,7 +10,7 @@ import faulthandler
 import gc
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from functools import partial
 from io import StringIO
@@ -27,7 +27,7 @@ from recovery.testing.whole.adversary import Adversary
 from recovery.testing.whole.job import PROTOCOL, Job
 from recovery.testing.whole.known_files import known_files
 from recovery.testing.whole.messages import noted_messages
-from recovery.testing.whole.shape import draw_shape
+from recovery.testing.whole.shape import JobShape, draw_shape
 from recovery.testing.world.kernel import Rest
 from snapshot.fail_points import POINTS
 from snapshot.testing.history import Violation
@@ -49,12 +49,12 @@ def run(schedule: Schedule) -> JobObserver:
     return run_job(schedule).observer
 
 
-def run_job(schedule: Schedule) -> Job:
-    """Run one history, and return the job. Raises `Violation` if it breaks a promise."""
+def run_job(schedule: Schedule, changed: Callable[[JobShape], JobShape] = lambda shape: shape) -> Job:
+    """Run one history, and return the job, whose shape may be `changed`. Raises `Violation` if it breaks a promise."""
     with ExitStack() as stack:
         drawn = draw(schedule, "simulated")
         stack.callback(drawn.forget)
-        shape = draw_shape(schedule)
+        shape = changed(draw_shape(schedule))
         folder = stack.enter_context(_folder())
         stack.enter_context(known_files())
         observer = JobObserver(drawn, exactly_once=shape.exactly_once)
