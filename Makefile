@@ -10,7 +10,8 @@ endif
 PROFILE ?= ci
 AT_ONCE ?= 3
 BIN := $(VENV)/bin
-SERVERS := $(VENV)/servers .servers/versitygw .servers/kafka.stamp .servers/hadoop.stamp .servers/postgres.stamp
+SERVERS := $(VENV)/servers .servers/versitygw .servers/kafka.stamp .servers/hadoop.stamp .servers/postgres.stamp \
+	.servers/prometheus.stamp
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -74,6 +75,15 @@ test-specs: $(VENV)/test .servers/tlc.stamp  ## histories of the protocols are c
 		[ "$$(id -u)" = 0 ] || { echo "PostgreSQL is not installed: run 'apt-get install postgresql' as root" >&2; exit 1; }; \
 		mkdir -p /etc/postgresql-common && echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.conf; \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql; }
+	@touch $@
+
+# Debian's Prometheus, unpacked here: installed, it would begin to serve this machine.
+.servers/prometheus.stamp:
+	rm -rf .servers/prometheus
+	@mkdir -p .servers/prometheus
+	cd .servers/prometheus && { apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; }
+	dpkg -x .servers/prometheus/prometheus_*.deb .servers/prometheus
+	@rm .servers/prometheus/prometheus_*.deb
 	@touch $@
 
 fuzz: $(VENV)/test  ## decoders get what is almost right for TIME=10 minutes of processor time; SEED=1, ONLY="manifests" for one

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from recovery.events import WorkerDied as WorkerDied
     from recovery.events import WorkerJoined as WorkerJoined
     from recovery.events import WorkerLost as WorkerLost
+    from recovery.metrics.endpoint import CannotServe as CannotServe
     from recovery.offline.epoch_choice import OutputWouldRepeat as OutputWouldRepeat
     from recovery.offline.job_tree import NoSuchEpoch as NoSuchEpoch
     from recovery.offline.job_tree import UnusableEpoch as UnusableEpoch
@@ -147,6 +148,7 @@ _HOME = {
         "WorkerJoined",
         "WorkerLost",
     ),
+    "recovery.metrics.endpoint": ("CannotServe",),
     "recovery.offline.epoch_choice": ("OutputWouldRepeat",),
     "recovery.offline.job_tree": ("NoSuchEpoch", "UnusableEpoch", "open_tree"),
     "recovery.offline.new_tree": ("TargetExists",),

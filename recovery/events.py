@@ -6,7 +6,8 @@ and spans of time are measured with a clock that never goes back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from snapshot.host.protocol.messages import PartitionCost
 from snapshot.ids import Member
@@ -245,9 +246,11 @@ class EpochCompleted(Event):
     sync_ms: float
     async_ms: float
     state_bytes: int
-    """The size of the state of all partitions together; the next figure is also of all partitions."""
+    """The bytes that were written for it, of all partitions together, as the next figure."""
     channel_bytes: int
     partitions: tuple[PartitionCost, ...] = ()
+    states: Mapping[Uid, Mapping[Partition, int]] = field(default_factory=dict)
+    """The bytes of all files that it names, of each operator's state in each partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

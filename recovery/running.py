@@ -31,6 +31,7 @@ from recovery.driver.report.progress import ProgressLine
 from recovery.driver.report.status import RunState, RunStatus
 from recovery.driver.settings.job import DriverPlace, JobSettings
 from recovery.driver.settings.options import (
+    Options,
     RunOptions,
     in_a_list,
     options_of,
@@ -65,6 +66,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    from recovery.metrics.endpoint import MetricsServer
+
 _PATIENCE: Final = 60.0
 _LOG: Final = readable_logger("epochcut.job")
 
@@ -98,8 +101,10 @@ class Run:
         outputs: Sequence[str],
         interrupt_timeout: float,
         available_now: bool,
+        metrics: MetricsServer | None = None,
     ) -> None:
         self._driver = driver
+        self._metrics = metrics
         self._available_now = available_now
         self._outputs = outputs  # to this program
         self._interrupt_timeout = interrupt_timeout
@@ -112,6 +117,11 @@ class Run:
     def status(self) -> RunStatus:
         """Return the current status of the job."""
         return self._driver.status.show()
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Return where the job's metrics are served (option `metrics`); None if they are not."""
+        return None if self._metrics is None else self._metrics.url
 
     @property
     def events(self) -> tuple[AnyEvent, ...]:
@@ -361,15 +371,31 @@ def run(
             newborn=birth if wanted.is_new else None,
         )
         place = DriverPlace(local, made, tls)
+        metrics = _metrics_of(given)
+        if metrics is not None:
+            refused.callback(metrics.close)
         driver = Driver(settings, store, launcher, EventLog(events_file), _progress_line(given.progress), place)
+        if metrics is not None:
+            driver.events.listen(metrics.heard)
+            driver.at_the_end(metrics.close)
+            metrics.begin(driver.status.show)
         driver.start()
         refused.pop_all()
     atexit.register(_say_if_cut_off, weakref.ref(driver), birth.name)
     to_driver = [uid for uid, sink in sinks_of(plan).items() if isinstance(sink.sink, ToDriver)]
-    return Run(driver, birth, events_file, to_driver, given.interrupt_timeout / 1000, given.available_now)
+    return Run(driver, birth, events_file, to_driver, given.interrupt_timeout / 1000, given.available_now, metrics)
 
 
 run.__doc__ = f"{cleandoc(run.__doc__ or '')}\n\nOptions:\n\n{in_a_list()}"
+
+
+def _metrics_of(options: Options) -> MetricsServer | None:
+    """Listen where the job's metrics are asked for, if they are."""
+    if not options.metrics:
+        return None
+    from recovery.metrics.endpoint import Endpoint, MetricsServer  # loads a server, which few jobs need
+
+    return MetricsServer(Endpoint.of(options.metrics, options.metrics_token))
 
 
 def _say_if_cut_off(driver: Callable[[], Driver | None], job: str) -> None:

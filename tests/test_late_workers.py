@@ -25,7 +25,7 @@ def cluster() -> Iterator[ScriptedCluster]:
 def test_what_a_process_says_after_it_was_taken_for_lost_is_refused(
     tmp_path: Path, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = start(tmp_path, cluster, heartbeat="50ms", lost_after="300ms")
+    run = start(tmp_path, cluster, heartbeat="50ms", lost_after="2s")
     completed(cluster, 1)
     hung = cluster.worker_of(1)
     lost = heard(run, lambda event: isinstance(event, WorkerLost))

@@ -68,6 +68,7 @@ class Driver:
         self._savepoints: dict[Future[Epoch], None] | None = {}
         """Not answered yet; None when nobody would answer any more."""
         self._asking = means.Lock()
+        self._farewells: list[Callable[[], object]] = []
         self._thread = means.Thread(target=self._run, name=f"driver of {settings.job}", daemon=True)
         self.events = events
         self.status = self._reporting.status
@@ -92,6 +93,10 @@ class Driver:
         if self._serving is None:
             self._thread.join()
             raise self._error or RuntimeError("the driver did not start")
+
+    def at_the_end(self, do: Callable[[], object]) -> None:
+        """Have this done when the job and its processes have ended, before `over`; the caller owes that it is short."""
+        self._farewells.append(do)
 
     def ask(self, wish: Callable[[GenerationRun], object]) -> None:
         """Have this done with the job, in the driver's thread; nothing happens if the job is over."""
@@ -203,6 +208,8 @@ class Driver:
             steps.callback(self._take_back_if_refused)
             steps.callback(self._answer_all)
             steps.callback(self.deliveries.end)
+            for farewell in self._farewells:
+                steps.callback(farewell)
             if self._trace_file is not None:
                 steps.callback(self._trace_file.close)
             steps.callback(self.events.close)

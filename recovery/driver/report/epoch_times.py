@@ -10,7 +10,7 @@ from typing import Final
 
 from recovery.events import EpochCompleted
 from snapshot.host.protocol.messages import Acknowledgement, PartitionCost
-from statebackend.ids import Epoch
+from statebackend.ids import Epoch, Partition, Uid
 
 _NOTED: Final = 100
 
@@ -20,6 +20,7 @@ class _UnderWay:
     triggered_at: float
     savepoint: bool
     costs: list[PartitionCost] = field(default_factory=list)
+    states: dict[Uid, dict[Partition, int]] = field(default_factory=dict)
 
 
 class EpochTimes:
@@ -38,6 +39,10 @@ class EpochTimes:
         epoch = self._epochs.get(said.epoch)
         if epoch is not None:
             epoch.costs.append(replace(said.cost, since_trigger_ms=now - epoch.triggered_at))
+            for uid, subtask in said.subtasks.items():
+                if subtask.state is not None:
+                    size = sum(file.size for file in subtask.state.files)
+                    epoch.states.setdefault(uid, {})[said.partition] = size
 
     def taken(self, epoch: Epoch) -> tuple[PartitionCost, ...]:
         """Return, for the notes, what the epoch took in each partition so far; of very many partitions, the slowest."""
@@ -61,6 +66,7 @@ class EpochTimes:
             state_bytes=sum(cost.state_bytes for cost in costs),
             channel_bytes=sum(cost.channel_bytes for cost in costs),
             partitions=tuple(costs),
+            states=under_way.states,
         )
 
     def given_up(self, epoch: Epoch) -> None:

@@ -53,6 +53,38 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
+class StageWork:
+    """The work of a stage in one partition, in all attempts of a run: rows that were processed again count again."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    late_rows: int = 0
+    bad_rows: int = 0
+    busy_ms: float = 0.0
+    """For how long it worked; the next two add up with it to the time in which it could have worked."""
+    blocked_ms: float = 0.0
+    """For how long it could not, because an output was full."""
+    idle_ms: float = 0.0
+
+    def more(self, before: StageFigures | None, now: StageFigures, ran_ms: float) -> StageWork:
+        """Add what was done between two figures of one attempt, in `ran_ms`; `before` is None for its first ones."""
+        known = before or _NOTHING_DONE
+        busy, blocked = now.busy_ms - known.busy_ms, now.blocked_ms - known.blocked_ms
+        return StageWork(
+            self.rows_in + now.rows_in - known.rows_in,
+            self.rows_out + now.rows_out - known.rows_out,
+            self.late_rows + now.late_rows - known.late_rows,
+            self.bad_rows + now.bad_rows - known.bad_rows,
+            self.busy_ms + busy,
+            self.blocked_ms + blocked,
+            self.idle_ms + max(0.0, ran_ms - busy - blocked),
+        )
+
+
+_NOTHING_DONE: Final = StageFigures(0, 0, None, 0, 0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class RunStatus:
     """The status of a run. `epochs` and `recoveries` are the newest hundred, oldest first."""
 
@@ -91,6 +123,8 @@ class RunStatus:
     """The last failure."""
     figures: Mapping[Partition, Figures] = field(default_factory=dict)
     """The newest of each partition of the current attempt."""
+    work: Mapping[Partition, Mapping[Uid, StageWork]] = field(default_factory=dict)
+    """The work of each stage in each partition, in all attempts of this run."""
     rates: Mapping[Uid, Rate] = field(default_factory=dict)
     """The rows per second that each stage takes in and gives out, all partitions together."""
     standbys: Mapping[str, Followed] = field(default_factory=dict)
@@ -200,9 +234,14 @@ class StatusBoard:
     def figures(self, figures: Figures) -> None:
         """Take the newest figures of a partition."""
         with self._lock:
-            known = self._status.figures
-            self._rates.told(means.monotonic(), figures.partition, figures.stages)
-            self._status = replace(self._status, figures={**known, figures.partition: figures}, rates=self._rates.now())
+            known, partition = self._status.figures, figures.partition
+            self._rates.told(means.monotonic(), partition, figures.stages)
+            self._status = replace(
+                self._status,
+                figures={**known, partition: figures},
+                work={**self._status.work, partition: _more(self._status, figures)},
+                rates=self._rates.now(),
+            )
 
     def followed(self, worker: str, followed: Followed) -> None:
         """Take note that a standby has got an epoch ready, or could not."""
@@ -217,6 +256,19 @@ class StatusBoard:
             if isinstance(event, log.Deployed):
                 self._rates.begin_anew()
             self._status = _after(self._status, event)
+
+
+def _more(status: RunStatus, figures: Figures) -> Mapping[Uid, StageWork]:
+    """Return a partition's work with what its newest figures add to it."""
+    work, before = status.work.get(figures.partition, {}), status.figures.get(figures.partition)
+    ran = figures.running_ms - (0.0 if before is None else before.running_ms)
+    return {
+        **work,
+        **{
+            uid: work.get(uid, StageWork()).more(None if before is None else before.stages.get(uid), stage, ran)
+            for uid, stage in figures.stages.items()
+        },
+    }
 
 
 def _after(status: RunStatus, event: log.AnyEvent) -> RunStatus:

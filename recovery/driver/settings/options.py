@@ -156,6 +156,12 @@ class RunOptions(TypedDict, total=False):
     events: str | Path
     """The file to which events are appended as lines of JSON. When it has 32 MiB, it is renamed to end with `.1`, in
     place of the one before, and a new one is begun (`events.jsonl` in the folder above, on the driver)."""
+    metrics: str
+    """The address at which the job's metrics are served for Prometheus while it runs, such as "127.0.0.1:9249"; port 0
+    takes any that is free, and `Run.metrics_url` says which ("", nowhere)."""
+    metrics_token: str
+    """The token that a scraper has to send (`Authorization: Bearer ...`). Without one metrics are served on the
+    loopback only ("")."""
     interrupt_timeout: Duration
     """Ctrl-C or SIGTERM stops a job after one more epoch; if that is not complete after so long, the job is cancelled,
     and nothing is lost: it goes on from its last complete epoch when it is started again. With `stop_timeout` it is
@@ -281,6 +287,8 @@ class Options:
     local: Path | None = None
     events: Path | None = None
     trace: Path | None = None
+    metrics: str = ""
+    metrics_token: str = field(default="", repr=False)
     progress: bool | None = None
 
     def __post_init__(self) -> None:

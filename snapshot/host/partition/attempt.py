@@ -129,6 +129,7 @@ class PartitionAttempt:
         self._due: Timer | None = None
         self._soon = False
         self._opening = False
+        self._made_at = means.monotonic()
         self._turned_at = 0.0
         self._at: Uid | None = None  # whose code runs, for whoever reads of its failure
         self._status: Timer | None = None
@@ -525,7 +526,8 @@ class PartitionAttempt:
         lag = max((run.source.lag for run in self._stages if run.source is not None), default=0.0)
         memory = means.memory_of_process()
         gap = self._environment.loop.take_longest_gap_ms()
-        self._say(Figures(deploy.incarnation, deploy.partition, stages, memory, lag * 1000, gap))
+        running = means.monotonic() - self._made_at
+        self._say(Figures(deploy.incarnation, deploy.partition, stages, memory, lag * 1000, gap, running * 1000))
         return stages
 
     def _markers(self, uid: Uid, epoch: Epoch) -> str:

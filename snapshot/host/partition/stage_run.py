@@ -74,6 +74,7 @@ class StageRun:
         self._closing: int | None = None  # the round of which all was handed out
         self._unfinished: dict[Epoch, Unfinished] = {}
         self._rows_in = 0
+        self._busy = 0.0
         self._ending = False  # all input has ended
         self.ended = False
         """True if all its input has ended, and so have its outputs."""
@@ -150,7 +151,10 @@ class StageRun:
         if self.pending:
             self.inputs.govern()
             return False
+        began = now = self._monotonic()
         done = self._wake_if_due()
+        if done:
+            now = self._monotonic()
         source = self._source
         reads = max(1, len(source.splits.splits)) if sparing and source is not None else inf
         while not self.outputs.is_blocked():
@@ -161,8 +165,10 @@ class StageRun:
             elif not self._step():
                 break
             done = True
-            if self._monotonic() >= until:
+            now = self._monotonic()
+            if now >= until:
                 break
+        self._busy += now - began
         self.inputs.govern()
         if source is None:
             self.inputs.account(busy=self._time.is_moving)
@@ -367,6 +373,7 @@ class StageRun:
             0 if source is None else source.bad,
             "" if source is None else source.why,
             self.inputs.window,
+            self._busy * 1000,
         )
 
     def close(self) -> None:

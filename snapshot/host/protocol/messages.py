@@ -267,6 +267,8 @@ class StageFigures:
     """The last of them, and its fault."""
     window: int = 0
     """The number of rows that each of its senders may have under way to it; 0 while its pace is not known."""
+    busy_ms: float = 0.0
+    """For how long it has worked. One thread works for all stages of a partition, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +282,8 @@ class Figures:
     lag_ms: float
     longest_gap_ms: float
     """The longest that the event loop took for one turn since the last figures."""
+    running_ms: float = 0.0
+    """For how long this attempt has been there."""
 
 
 @dataclass(frozen=True, slots=True)
