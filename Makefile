@@ -11,7 +11,7 @@ PROFILE ?= ci
 AT_ONCE ?= 3
 BIN := $(VENV)/bin
 SERVERS := $(VENV)/servers .servers/versitygw .servers/kafka.stamp .servers/hadoop.stamp .servers/postgres.stamp \
-	.servers/prometheus.stamp
+	.servers/prometheus.stamp .servers/pravega.stamp
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -66,6 +66,12 @@ test-specs: $(VENV)/test .servers/tlc.stamp  ## histories of the protocols are c
 .servers/hadoop.stamp: tests/servers/hadoop.pom.xml
 	rm -rf .servers/hadoop
 	mvn -q -B -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/.servers/hadoop
+	@touch $@
+
+# The jars of Pravega, with ZooKeeper and BookKeeper, by Maven in the same way.
+.servers/pravega.stamp: tests/servers/pravega.pom.xml
+	rm -rf .servers/pravega
+	mvn -q -B -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/.servers/pravega
 	@touch $@
 
 # Debian's PostgreSQL, whose cluster is not needed, as tests make their own.

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from snapshot.connectors.memory.generate import Generate as Generate
     from snapshot.connectors.memory.heap_sink import ToHeap as ToHeap
     from snapshot.connectors.memory.heap_sink import read_heap as read_heap
+    from snapshot.connectors.pravega.sink import ToPravega as ToPravega
     from snapshot.connectors.rocksdb.sink import ToRocksDB as ToRocksDB
     from snapshot.connectors.rocksdb.sink import read_rocksdb as read_rocksdb
     from snapshot.connectors.sql.postgres_sink import ToPostgres as ToPostgres
@@ -146,6 +147,7 @@ _HOME = {
     "snapshot.connectors.memory.driver_sink": ("ToDriver",),
     "snapshot.connectors.memory.generate": ("Generate",),
     "snapshot.connectors.memory.heap_sink": ("ToHeap", "read_heap"),
+    "snapshot.connectors.pravega.sink": ("ToPravega",),
     "snapshot.connectors.rocksdb.sink": ("ToRocksDB", "read_rocksdb"),
     "snapshot.connectors.sql.postgres_sink": ("ToPostgres",),
     "snapshot.connectors.sql.sqlite_sink": ("ToSQLite",),

@@ -23,12 +23,12 @@ from snapshot.connectors.kafka.records import RecordFormat, RecordShape
 from snapshot.connectors.kafka.sink import ToKafka
 from snapshot.connectors.kafka.sink_client import KafkaClients
 from snapshot.connectors.kafka.tokens import (
-    Committed,
     group_of,
     may_be_forgotten,
     may_be_of_one_cluster,
     producer_of,
 )
+from snapshot.connectors.staging.committed import Committed
 from snapshot.epochs.transaction_events import CommitOutcome, Committable, transaction_id
 from snapshot.ids import JobId, TransactionId
 from snapshot.operators.rows import Rows

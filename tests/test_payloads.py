@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot import ToDelta, ToDriver, ToFiles, ToHTTP, ToKafka, ToRocksDB, ToSQLite
+from snapshot import ToDelta, ToDriver, ToFiles, ToHTTP, ToKafka, ToPravega, ToRocksDB, ToSQLite
 from snapshot.connectors.files.hive_folders import folders_of, is_folder
 from snapshot.connectors.memory.heap_sink import ToHeap
 from snapshot.connectors.staging.payloads import place_text, places_in
@@ -28,6 +28,7 @@ SINKS: Final[dict[str, Callable[[Path], Sink]]] = {
     "ToFiles": lambda folder: ToFiles(str(folder / "files")),
     "ToSQLite": lambda folder: ToSQLite(str(folder / "rows.db"), "t", create=True),
     "ToKafka": lambda _: ToKafka("127.0.0.1:1", "t", key="row"),
+    "ToPravega": lambda _: ToPravega("tcp://127.0.0.1:1", "s", "t", key="row"),
     "ToDriver": lambda _: ToDriver(),
     "ToDelta": lambda folder: ToDelta(str(folder / "delta"), create=True),
     "ToRocksDB": lambda folder: ToRocksDB(str(folder / "rocksdb"), key="row"),

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
-from snapshot import ToFiles, ToHTTP, ToKafka, ToPostgres, ToRocksDB, ToSQLite
+from snapshot import ToFiles, ToHTTP, ToKafka, ToPostgres, ToPravega, ToRocksDB, ToSQLite
 from snapshot.connectors.sql import sqlite_target
 from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.program.sink import Abilities, Sink, SinkError
@@ -430,6 +430,7 @@ MAKERS: list[Callable[[Any], Sink]] = [
     lambda key: ToPostgres("", "t", key=key),
     lambda key: ToRocksDB("t", key=key),
     lambda key: ToKafka("host:1", "t", key=key),
+    lambda key: ToPravega("tcp://host:1", "s", "t", key=key),
     lambda key: ToHTTP("http://host:1/", key=key),
     lambda key: ToFiles("t", partition_by=key),
 ]

@@ -32,6 +32,7 @@ EACH = [pytest.param(one, marks=pytest.mark.servers if "postgres" in one.name() 
 NEEDED = {
     "files": {"path": "/out"},
     "kafka": {"bootstrap": "host:9092", "topic": "totals"},
+    "pravega": {"controller": "tcp://host:9090", "scope": "shop", "stream": "totals"},
     "postgres": {"dsn": "host=host", "table": "totals"},
     "sqlite": {"path": "/out", "table": "totals"},
     "rocksdb": {"path": "/out"},

@@ -353,7 +353,7 @@ PLACE = {"path": "/out", "checkpointLocation": "/checkpoint"}
 
 def test_every_format_is_named_after_a_sink_that_there_is() -> None:
     assert [format.name().removeprefix("epochcut.") for format in FORMATS] == [
-        "files", "kafka", "postgres", "sqlite", "rocksdb", "delta", "http"
+        "files", "kafka", "pravega", "postgres", "sqlite", "rocksdb", "delta", "http"
     ]  # fmt: skip
     for format in FORMATS:
         assert hasattr(snapshot, format.sink)

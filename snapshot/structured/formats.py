@@ -221,6 +221,12 @@ class Kafka(_Format):
     upserts = True
 
 
+class Pravega(_Format):
+    """`epochcut.pravega`: `ToPravega`."""
+
+    sink = "ToPravega"
+
+
 class Postgres(_Format):
     """`epochcut.postgres`: `ToPostgres`."""
 
@@ -254,4 +260,4 @@ class HTTP(_Format):
     sink = "ToHTTP"
 
 
-FORMATS: tuple[type[_Format], ...] = (Files, Kafka, Postgres, SQLite, RocksDB, Delta, HTTP)
+FORMATS: tuple[type[_Format], ...] = (Files, Kafka, Pravega, Postgres, SQLite, RocksDB, Delta, HTTP)

@@ -16,11 +16,16 @@ from snapshot.connectors.files import writer as file_writer
 from snapshot.connectors.files.hive_folders import is_folder
 from snapshot.connectors.files.names import file_name
 from snapshot.connectors.http import sink as http_sink
-from snapshot.connectors.kafka.tokens import About, Committed, producer_of
+from snapshot.connectors.kafka.tokens import About, producer_of
+from snapshot.connectors.pravega import commits as pravega_commits
+from snapshot.connectors.pravega.commit_log import CommitLog, Intent, Piece
+from snapshot.connectors.pravega.messages import message, parsed
+from snapshot.connectors.pravega.segment_store import StoreFailed, events_in, framed
 from snapshot.connectors.rocksdb import sink as rocksdb_sink
 from snapshot.connectors.sql.staged import StagedChanges
 from snapshot.connectors.staging import staged_rows
 from snapshot.connectors.staging.commit_tokens import token_of
+from snapshot.connectors.staging.committed import Committed
 from snapshot.connectors.staging.payloads import BadPayload, PayloadFields, place_text, places_in, read_payload
 from snapshot.cut.frames import Data
 from snapshot.epochs.transaction_events import parse_transaction_id
@@ -31,7 +36,7 @@ from snapshot.operators.rows import Rows
 from snapshot.program.sink import SinkContext, SinkError
 from snapshot.structured import batch_log
 from snapshot.testing.sinks import SCHEMA, SinkEnvironment
-from snapshot.tree.frozen_json import NotJson
+from snapshot.tree.frozen_json import JsonLike, NotJson
 from snapshot.tree.layout import parse
 from snapshot.tree.manifest import CommitPayload, ManifestError, StoredFile
 from statebackend.backends.backend import DamagedFile
@@ -58,6 +63,7 @@ def _staged(data: bytes) -> None:
 
 
 _TRANSACTION: Final = TransactionId("clicks-0a1b2c3d/out/3-2-0-17")
+_PRAVEGA: Final[dict[str, JsonLike]] = {"controller": "tcp://a:1", "scope": "s", "stream": "t"}
 
 
 def _payload(data: bytes) -> None:
@@ -80,6 +86,7 @@ _SINKS: Final[dict[str, Callable[[PayloadFields], object]]] = {
         _TRANSACTION, fields.own_object({"path": "/db", "table": "t"}), fields
     ),
     "ToKafka": lambda fields: About.read(_TRANSACTION, fields.own_object({"bootstrap": "a:1", "topic": "t"}), fields),
+    "ToPravega": lambda fields: pravega_commits.About.read(_TRANSACTION, fields.own_object(_PRAVEGA), fields),
     "ToHTTP": http_sink._Sent.read,
 }
 
@@ -101,9 +108,15 @@ def _payloads() -> list[bytes]:
         {"sink": "ToDelta", "place": "/table", **delta},
         {"sink": "ToSQLite", "place": {"path": "/db", "table": "t"}, **sql},
         {"sink": "ToKafka", "place": {"bootstrap": "a:1", "topic": "t"}, **kafka},
+        {"sink": "ToPravega", "place": _PRAVEGA, "first": 3, "sealed_at": 5, "writer": nonce, "rows": 1},
         {"sink": "ToHTTP", "nonce": nonce, "key": "n", "rows_per_request": 1, "rows": 1},
     ]
     return [dumped(one) for one in made]
+
+
+def _logs() -> list[bytes]:
+    intent = Intent(Piece("3-2/0123456789abcdef", 0, 4, 17), 1 << 70)
+    return [CommitLog().begun(intent).settled(True).begun(intent).encode()]
 
 
 def _names_of_files(data: bytes) -> None:
@@ -141,6 +154,13 @@ OUTPUT: Final[dict[str, Decoder]] = {
     ),
     "staged rows": Decoder(_staged, lambda: [stream(rows(PLAIN)), stream(rows(DICTIONARIES))], (BadPayload,)),
     "payloads": Decoder(_payload, _payloads, (NotJson, json.JSONDecodeError, UnicodeDecodeError), json_changed),
+    "logs of commits": Decoder(CommitLog.decode, _logs, (ValueError,), json_changed),
+    "events of a segment": Decoder(events_in, lambda: [framed(b"one") + framed(b"")], (StoreFailed,)),
+    "messages of protobuf": Decoder(
+        lambda data: parsed(data).inner(1).text(1),
+        lambda: [message((1, message((1, "text"))), (2, 300))],
+        (ValueError,),
+    ),
     "names of files": Decoder(
         _names_of_files,
         texts(

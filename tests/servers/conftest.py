@@ -10,6 +10,7 @@ import pytest
 from .hdfs import HdfsServer, running_hdfs
 from .kafka import KafkaServer, running_kafka
 from .postgres import PostgresServer, running_postgres
+from .pravega import PravegaServer, running_pravega
 from .s3 import S3Server, running_s3_server
 from .yarn import Yarn
 
@@ -96,6 +97,13 @@ def mortal_postgres_server() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def pravega_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PravegaServer]:
+    """One Pravega for all tests that do not harm it; each makes its own streams."""
+    with running_pravega(tmp_path_factory.mktemp("pravega")) as server:
+        yield server
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
@@ -111,6 +119,8 @@ def pytest_runtest_makereport(
                 report.sections.append(("Kafka broker log, last lines", value.end_of_log()))
             if isinstance(value, PostgresServer):
                 report.sections.append(("PostgreSQL log, last lines", value.end_of_log()))
+            if isinstance(value, PravegaServer):
+                report.sections.append(("Pravega log, last lines", value.end_of_log()))
             if isinstance(value, Yarn):
                 report.sections.append(("YARN logs, last lines", value.end_of_logs()))
     return report

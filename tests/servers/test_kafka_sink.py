@@ -25,8 +25,9 @@ from snapshot.connectors.kafka import slot as kafka_slot
 from snapshot.connectors.kafka.sink import ToKafka
 from snapshot.connectors.kafka.sink_client import KafkaClients, told_apart
 from snapshot.connectors.kafka.slot import Slot, TokenPlace
-from snapshot.connectors.kafka.tokens import Committed, group_of
+from snapshot.connectors.kafka.tokens import group_of
 from snapshot.connectors.staging.commit_tokens import TargetError
+from snapshot.connectors.staging.committed import Committed
 from snapshot.epochs.token_commit import TargetAnswer
 from snapshot.epochs.transaction_events import CommitOutcome, Committable, parse_transaction_id
 from snapshot.operators.rows import Rows

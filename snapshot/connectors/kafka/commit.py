@@ -20,12 +20,12 @@ from snapshot.connectors.kafka.slot import Slot, TokenPlace
 from snapshot.connectors.kafka.tokens import (
     SHORTEST_MEMORY,
     About,
-    Committed,
     group_of,
     may_be_forgotten,
     may_be_of_one_cluster,
 )
 from snapshot.connectors.staging.commit_tokens import TargetError, commit_by_token
+from snapshot.connectors.staging.committed import Committed
 from snapshot.connectors.staging.payloads import BadPayload, PayloadFields, for_another_place, read_payload
 from snapshot.connectors.staging.staged_rows import UNREADABLE, staged_batches, unreadable
 from snapshot.epochs.token_commit import TargetAnswer

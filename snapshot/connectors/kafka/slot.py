@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from snapshot.connectors.kafka.sink_client import REACH, KafkaClients, meaning, told_apart, words
-from snapshot.connectors.kafka.tokens import Committed
 from snapshot.connectors.staging.commit_tokens import TargetError
+from snapshot.connectors.staging.committed import Committed
 from snapshot.epochs.token_commit import TargetAnswer
 
 if TYPE_CHECKING:

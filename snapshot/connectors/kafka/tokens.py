@@ -7,7 +7,6 @@ that was not written.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -18,47 +17,10 @@ from snapshot.ids import TransactionId
 from snapshot.tree.frozen_json import JsonLike
 
 _PREFIX: Final = "epochcut/"
-_RANGES: Final = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 SHORTEST_MEMORY: Final = 60.0
 """Seconds for which any broker remembers a token: the least that can be configured."""
 _SURE: Final = 0.9
 """The part of that time in which clocks that differ do no harm."""
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """Numbers of transactions that are committed, as ranges without gaps; ascending, none next to another."""
-
-    ranges: tuple[tuple[int, int], ...] = ()
-
-    @classmethod
-    def parse(cls, text: str) -> Committed:
-        """Parse what `str` gave; `ValueError` for anything else."""
-        if not _RANGES.fullmatch(text):
-            raise ValueError(f"{text!r} is no list of committed transactions")
-        committed = cls(tuple(_range(part) for part in text.split(",")))
-        if str(committed) != text or any(first > last for first, last in committed.ranges):
-            raise ValueError(f"{text!r} is no list of committed transactions in its shortest form")
-        return committed
-
-    def __str__(self) -> str:
-        return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in self.ranges)
-
-    def __contains__(self, number: int) -> bool:
-        return any(first <= number <= last for first, last in self.ranges)
-
-    def with_range(self, first: int, last: int) -> Committed:
-        """Return these numbers and all from `first` to `last`."""
-        apart = [one for one in self.ranges if one[1] < first - 1 or one[0] > last + 1]
-        joined = [one for one in self.ranges if one not in apart]
-        lowest = min([first, *(one[0] for one in joined)])
-        highest = max([last, *(one[1] for one in joined)])
-        return Committed(tuple(sorted([*apart, (lowest, highest)])))
-
-
-def _range(text: str) -> tuple[int, int]:
-    first, _, last = text.partition("-")
-    return int(first), int(last or first)
 
 
 @dataclass(frozen=True, slots=True)
