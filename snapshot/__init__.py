@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from snapshot.program.source import WrongPosition as WrongPosition
     from snapshot.program.source import WrongRecord as WrongRecord
     from snapshot.program.stream import Stream as Stream
+    from snapshot.structured.spark_source import SparkSource as SparkSource
     from snapshot.tree.frozen_json import JsonLike as JsonLike
     from snapshot.tree.manifest import CommitPayload as CommitPayload
     from snapshot.tree.manifest import StoredFile as StoredFile
@@ -199,6 +200,7 @@ _HOME = {
         "WrongRecord",
     ),
     "snapshot.program.stream": ("Stream",),
+    "snapshot.structured.spark_source": ("SparkSource",),
     "snapshot.tree.frozen_json": ("JsonLike",),
     "snapshot.tree.manifest": ("CommitPayload", "StoredFile"),
     "statebackend.columns": ("NotASchema", "SchemaLike"),

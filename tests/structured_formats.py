@@ -1,5 +1,6 @@
 """Formats whose queries stop for ever within the commit of the second batch: files when it is decided what counts,
-SQLite when it is committed and Spark has not noted it. A first attempt at the third batch fails when it has prepared.
+SQLite and the log when it is committed and Spark has not noted it. A first attempt at the third batch fails when it has
+prepared.
 
 Invariant: they stop only if the environment names the pipe that says so.
 """
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pyarrow as pa
 from pyspark import TaskContext
 
-from snapshot.structured import formats
+from snapshot.structured import formats, stream_format
 from snapshot.structured.batch_log import BatchLog, Decision
 
 if TYPE_CHECKING:
@@ -31,13 +32,17 @@ def stop() -> NoReturn:
         signal.pause()
 
 
+def fail_once() -> None:
+    task = TaskContext.get()
+    failing = int(task.getLocalProperty("streaming.sql.batchId")) == FAILING_BATCH
+    if failing and task.attemptNumber() == 0 and task.partitionId() == 0:
+        raise RuntimeError("the first attempt fails when it has prepared")
+
+
 class _StreamWriter(formats._StreamWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> formats._Message:
         message = super().write(iterator)
-        task = TaskContext.get()
-        failing = int(task.getLocalProperty("streaming.sql.batchId")) == FAILING_BATCH
-        if failing and task.attemptNumber() == 0 and task.partitionId() == 0:
-            raise RuntimeError("the first attempt fails when it has prepared")
+        fail_once()
         return message
 
     def commit(self, messages: Sequence[formats._Message | None], batch: int) -> None:
@@ -70,4 +75,23 @@ class SQLite(_Stopping):
     sink = "ToSQLite"
 
 
-FORMATS = (Files, SQLite)
+class _LogWriter(stream_format._StreamWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> stream_format._Message:
+        message = super().write(iterator)
+        fail_once()
+        return message
+
+    def commit(self, messages: Sequence[stream_format._Message | None], batch: int) -> None:
+        super().commit(messages, batch)
+        if batch == STOPPED_BATCH and PIPE in os.environ:
+            stop()
+
+
+class Stream(stream_format.Stream):
+    def streamWriter(self, schema: StructType, overwrite: bool) -> stream_format._StreamWriter:
+        writer = super().streamWriter(schema, overwrite)
+        writer.__class__ = _LogWriter
+        return writer
+
+
+FORMATS = (Files, SQLite, Stream)

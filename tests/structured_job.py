@@ -1,6 +1,6 @@
-"""Two queries of Spark's that write to two targets: `stop` them at two points of a commit, or let them `finish`.
+"""Queries of Spark's that write to a target each: `stop` them at two points of a commit, or let them `finish`.
 
-Invariant: when both lines are in the pipe, each query is in the middle of committing its second batch, at a
+Invariant: when all lines are in the pipe, each query is in the middle of committing its second batch, at a
 point of its own, and does not go on.
 """
 
@@ -19,6 +19,7 @@ from tests.structured_formats import FORMATS
 TARGETS = {
     "files": {"format": "jsonl"},
     "sqlite": {"table": "numbers", "create": "true"},
+    "stream": {},
 }
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import recovery
+from snapshot import SparkSource, Stream, ToDriver
 from tests.structured_formats import PIPE
 from tests.structured_job import TARGETS
 
@@ -68,6 +70,14 @@ def written(folder: Path) -> dict[str, list[int]]:
     }
 
 
+def read_by_a_program(folder: Path) -> list[int]:
+    """What a stream program reads of the log that is new to it."""
+    log = SparkSource("n bigint, batch bigint", str(folder / "stream"))
+    program = Stream.read(log, uid="numbers").write(ToDriver(), uid="out")
+    with recovery.run(program, checkpoints=str(folder / "program"), available_now=True) as run:
+        return sorted(int(str(row["n"])) for row in run.rows("out"))
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("structured")
@@ -85,6 +95,7 @@ def test_queries_killed_in_a_commit_lose_and_repeat_nothing(folder: Path) -> Non
     run_until_all_stop(folder)
     first, second = list(range(ROWS)), list(range(2 * ROWS))
     assert written(folder) == {"files": first, "sqlite": second}
+    assert read_by_a_program(folder) == second
     done = subprocess.run(
         command(folder, "finish"), cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=PATIENCE
     )
@@ -95,3 +106,4 @@ def test_queries_killed_in_a_commit_lose_and_repeat_nothing(folder: Path) -> Non
     everything = list(range(FILES * ROWS))
     assert written(folder) == {"files": everything, "sqlite": everything}
     assert list((folder / "files" / ".staged").iterdir()) == []
+    assert read_by_a_program(folder) == everything[2 * ROWS :]

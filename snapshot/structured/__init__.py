@@ -15,6 +15,9 @@ def register(spark: SparkSession) -> None:
     """Make the formats known to a session: `epochcut.files`, `.kafka`, `.postgres`, `.sqlite`, `.rocksdb`, `.delta`
     and, at least once, `.http`, each after the sink of that name (`ToFiles`, ...), whose fields are its options.
 
+    `epochcut.stream` is the log that `snapshot.SparkSource` reads: the rows of a streaming DataFrame for a stream
+    program, each batch once. Its options are `path` and `keep` ("7d"), how long batches stay; it takes append mode.
+
     Append mode works with every sink. Complete mode needs a sink with a `key` (Kafka, PostgreSQL, SQLite, RocksDB):
     each row of the result replaces the one with its key, in every batch. Spark keeps all groups in this mode; a row
     that leaves the result because of a filter or a limit after the aggregation stays in the target. Update mode is
@@ -40,8 +43,9 @@ def register(spark: SparkSession) -> None:
     many of them.
     """
     from snapshot.structured.formats import FORMATS
+    from snapshot.structured.stream_format import Stream
 
-    for format in FORMATS:
+    for format in (*FORMATS, Stream):
         spark.dataSource.register(format)
 
 

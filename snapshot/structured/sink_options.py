@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
 from types import NoneType
-from typing import TYPE_CHECKING, Final, Literal, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Final, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from snapshot.program.sink import Sink, SinkError
 
@@ -24,8 +24,16 @@ _PLACES: Final = ("path", "uri", "url")
 """Fields that Spark's `path`, which `start(path)` gives, stands for."""
 
 
+_T = TypeVar("_T")
+
+
 def sink_of(format: str, kind: Callable[..., Sink], options: Mapping[str, str]) -> Sink:
-    """Return the sink that the options describe; `SinkError` says which of them are wrong.
+    """Return the sink that the options describe; `SinkError` says which of them are wrong."""
+    return options_of(format, kind, options)
+
+
+def options_of(format: str, kind: Callable[..., _T], options: Mapping[str, str]) -> _T:
+    """Return what the options describe, which is a dataclass; `SinkError` says which of them are wrong.
 
     Names are compared without case and underscores, so `rollBytes` is `roll_bytes`. A field of several texts takes
     them with commas between them, a mapping as a JSON object. `path` is the sink's `uri` or `url` if it has no `path`.
