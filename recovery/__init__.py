@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from recovery.events import WorkerDied as WorkerDied
     from recovery.events import WorkerJoined as WorkerJoined
     from recovery.events import WorkerLost as WorkerLost
-    from recovery.metrics.endpoint import CannotServe as CannotServe
     from recovery.offline.epoch_choice import OutputWouldRepeat as OutputWouldRepeat
     from recovery.offline.job_tree import NoSuchEpoch as NoSuchEpoch
     from recovery.offline.job_tree import UnusableEpoch as UnusableEpoch
@@ -94,6 +93,7 @@ if TYPE_CHECKING:
     from recovery.schemes.passive import Passive as Passive
     from recovery.schemes.rolling_back import JobFailed as JobFailed
     from recovery.schemes.synchronous import Synchronous as Synchronous
+    from recovery.telemetry.problems import CannotTell as CannotTell
     from snapshot.host.protocol.options import Following as Following
     from statebackend.errors import EpochcutError as EpochcutError
     from statebackend.errors import JobError as JobError
@@ -148,7 +148,7 @@ _HOME = {
         "WorkerJoined",
         "WorkerLost",
     ),
-    "recovery.metrics.endpoint": ("CannotServe",),
+    "recovery.telemetry.problems": ("CannotTell",),
     "recovery.offline.epoch_choice": ("OutputWouldRepeat",),
     "recovery.offline.job_tree": ("NoSuchEpoch", "UnusableEpoch", "open_tree"),
     "recovery.offline.new_tree": ("TargetExists",),

@@ -43,6 +43,7 @@ from recovery.events import AnyEvent
 from recovery.offline.stopped_job import refuse_second_start
 from recovery.schemes.passive import usual_scheme
 from recovery.schemes.scheme import Scheme, interval_of
+from recovery.telemetry.problems import CannotTell
 from snapshot.connectors.memory.driver_sink import ToDriver
 from snapshot.cut.frames import MarkerMode
 from snapshot.host.partition.folders import make_job_folder
@@ -66,7 +67,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from recovery.metrics.endpoint import MetricsServer
+    from recovery.telemetry.collector import Collector
+    from recovery.telemetry.endpoint import MetricsServer
 
 _PATIENCE: Final = 60.0
 _LOG: Final = readable_logger("epochcut.job")
@@ -374,11 +376,15 @@ def run(
         metrics = _metrics_of(given)
         if metrics is not None:
             refused.callback(metrics.close)
+        collector = _collector_of(given, birth.job)
         driver = Driver(settings, store, launcher, EventLog(events_file), _progress_line(given.progress), place)
         if metrics is not None:
             driver.events.listen(metrics.heard)
             driver.at_the_end(metrics.close)
             metrics.begin(driver.status.show)
+        if collector is not None:
+            driver.events.listen(collector.traces.heard)
+            driver.at_the_end(collector.close)
         driver.start()
         refused.pop_all()
     atexit.register(_say_if_cut_off, weakref.ref(driver), birth.name)
@@ -393,9 +399,21 @@ def _metrics_of(options: Options) -> MetricsServer | None:
     """Listen where the job's metrics are asked for, if they are."""
     if not options.metrics:
         return None
-    from recovery.metrics.endpoint import Endpoint, MetricsServer  # loads a server, which few jobs need
+    from recovery.telemetry.endpoint import Endpoint, MetricsServer  # loads a server, which few jobs need
 
     return MetricsServer(Endpoint.of(options.metrics, options.metrics_token))
+
+
+def _collector_of(options: Options, job: JobId) -> Collector | None:
+    """Return the collector that the job's traces are to go to, if there is one."""
+    if not options.traces:
+        return None
+    try:
+        from recovery.telemetry.collector import Collector  # loads what only an extra brings
+    except ModuleNotFoundError as error:
+        raise CannotTell(f"traces needs the module {error.name}: pip install 'epochcut[traces]'") from error
+
+    return Collector(options.traces, job)
 
 
 def _say_if_cut_off(driver: Callable[[], Driver | None], job: str) -> None:

@@ -21,10 +21,11 @@ from prometheus_client.parser import text_string_to_metric_families
 import recovery
 from recovery import events as log
 from recovery.driver.report.status import RunState, RunStatus, StageWork, StatusBoard
-from recovery.metrics.counts import BOUNDS, Counts, Times
-from recovery.metrics.endpoint import CannotServe, Endpoint, MetricsServer
-from recovery.metrics.exposition import text_of
-from recovery.metrics.families import families
+from recovery.telemetry.counts import BOUNDS, Counts, Times
+from recovery.telemetry.endpoint import Endpoint, MetricsServer
+from recovery.telemetry.exposition import text_of
+from recovery.telemetry.metrics import families
+from recovery.telemetry.problems import CannotTell
 from snapshot import Collection, Stream, ToDriver
 from snapshot.cut.frames import LATEST, Watermark
 from snapshot.host.protocol.messages import Figures, PartitionCost, StageFigures
@@ -125,9 +126,11 @@ def test_the_sums_are_right_after_every_kill_and_no_counter_ever_runs_backwards(
         complete, found = run.events, scraped(url)
         later = run.events
     recovered = [event for event in complete if isinstance(event, log.Recovered)]
-    assert of_job(found, "numRestarts_total") == of_job(found, "numRecoveries_total") == len(recovered) == 3
+    failed = sum(isinstance(event, log.AttemptFailed) for event in complete)
+    assert of_job(found, "numRestarts_total") == failed >= 3
+    assert of_job(found, "numRecoveries_total") == len(recovered) == 3
     causes = [value for (name, _), value in found.items() if name == "epochcut_job_numFailures_total"]
-    assert sum(causes) == 3
+    assert sum(causes) == failed
     assert of_job(found, "recoveryMs_count", phase="opened") == 3
     opened = sum(event.marks.opened or 0.0 for event in recovered)
     assert of_job(found, "recoveryMs_sum", phase="opened") == pytest.approx(opened)
@@ -261,7 +264,7 @@ def test_a_status_that_cannot_be_told_is_an_error_of_that_scrape_alone(serving: 
     ],
 )  # fmt: skip
 def test_an_address_that_makes_no_sense_or_is_open_to_others_is_refused(address: str, token: str, why: str) -> None:
-    with pytest.raises(CannotServe, match=why):
+    with pytest.raises(CannotTell, match=why):
         Endpoint.of(address, token)
 
 
@@ -269,7 +272,7 @@ def test_a_port_that_is_taken_is_told_before_anything_starts(tmp_path: Path) -> 
     program = Stream.read(Collection([("a", 1)], NUMBERS), uid="numbers").write(ToDriver(), uid="out")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(CannotServe, match=f"127.0.0.1:{port}: Address already in use; port 0"):
+        with pytest.raises(CannotTell, match=f"127.0.0.1:{port}: Address already in use; port 0"):
             recovery.run(
                 program, checkpoints=tmp_path / "tree", local=tmp_path / "local", metrics=f"127.0.0.1:{port}",
                 progress=False,

@@ -18,7 +18,7 @@ from tests.servers.prometheus import Prometheus, program, scraping
 
 KILLS = 10
 TOKEN = "a-token-for-this-test-alone"
-DASHBOARD = Path(recovery.__file__).parent / "metrics" / "grafana.json"
+DASHBOARD = Path(recovery.__file__).parent / "telemetry" / "grafana.json"
 SPANS = {"$__rate_interval": "10s", "$__range": "5m", "$job": ".*"}
 NOT_ALWAYS = ("reason", "watermarkLag")
 """In queries that need not find anything: no epoch may have been abandoned, and the program has no event time."""

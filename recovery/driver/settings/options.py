@@ -162,6 +162,10 @@ class RunOptions(TypedDict, total=False):
     metrics_token: str
     """The token that a scraper has to send (`Authorization: Bearer ...`). Without one metrics are served on the
     loopback only ("")."""
+    traces: str
+    """The collector to which the job's epochs and recoveries are sent as traces of OpenTelemetry, by OTLP over HTTP,
+    such as "http://127.0.0.1:4318". OTEL_EXPORTER_OTLP_HEADERS and the other variables of OpenTelemetry hold. Needs the
+    extra `traces` ("", nowhere)."""
     interrupt_timeout: Duration
     """Ctrl-C or SIGTERM stops a job after one more epoch; if that is not complete after so long, the job is cancelled,
     and nothing is lost: it goes on from its last complete epoch when it is started again. With `stop_timeout` it is
@@ -289,6 +293,7 @@ class Options:
     trace: Path | None = None
     metrics: str = ""
     metrics_token: str = field(default="", repr=False)
+    traces: str = ""
     progress: bool | None = None
 
     def __post_init__(self) -> None:

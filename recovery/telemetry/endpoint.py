@@ -23,10 +23,10 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from recovery.driver.report.status import RunStatus
 from recovery.events import AnyEvent
-from recovery.metrics.counts import Counts
-from recovery.metrics.exposition import CONTENT_TYPE, text_of
-from recovery.metrics.families import families
-from statebackend.errors import OptionError
+from recovery.telemetry.counts import Counts
+from recovery.telemetry.exposition import CONTENT_TYPE, text_of
+from recovery.telemetry.metrics import families
+from recovery.telemetry.problems import CannotTell
 from statebackend.readable import readable_logger
 
 if TYPE_CHECKING:
@@ -44,10 +44,6 @@ _SECRET: Final = 16
 """Characters that a token has at least."""
 
 
-class CannotServe(OptionError):
-    """The job's metrics cannot be served where they are asked for."""
-
-
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """The address at which metrics are served, and the token that callers need; empty for none."""
@@ -58,18 +54,18 @@ class Endpoint:
 
     @classmethod
     def of(cls, address: str, token: str = "") -> Endpoint:
-        """Read an address such as `127.0.0.1:9249`; `CannotServe` if it is none, or is open to others unprotected."""
+        """Read an address such as `127.0.0.1:9249`; `CannotTell` if it is none, or is open to others unprotected."""
         parts = urlsplit(f"//{address}")
         try:
             host, port = parts.hostname, parts.port
         except ValueError:
             host, port = None, None
         if not host or port is None or parts.path or parts.username is not None:
-            raise CannotServe(f"metrics is {address!r}; give an address and a port, such as '127.0.0.1:9249'")
+            raise CannotTell(f"metrics is {address!r}; give an address and a port, such as '127.0.0.1:9249'")
         if token and len(token) < _SECRET:
-            raise CannotServe(f"metrics_token has {len(token)} characters; give at least {_SECRET}")
+            raise CannotTell(f"metrics_token has {len(token)} characters; give at least {_SECRET}")
         if not token and not _is_loopback(host):
-            raise CannotServe(
+            raise CannotTell(
                 f"metrics is {address!r}, which other hosts can reach; give metrics_token, which a scraper sends as "
                 "its bearer token (Prometheus: authorization: credentials), or listen on 127.0.0.1"
             )
@@ -80,13 +76,13 @@ class MetricsServer:
     """Serves the metrics of one run, from `begin` to `close`. It listens from its making on."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        """Listen. `CannotServe` if that cannot be."""
+        """Listen. `CannotTell` if that cannot be."""
         self._lock = threading.Lock()
         self._counts = Counts()
         try:
             self._server = _Server(endpoint)
         except OSError as error:
-            raise CannotServe(
+            raise CannotTell(
                 f"metrics cannot be served at {endpoint.host}:{endpoint.port}: {error.strerror or error}; port 0 takes "
                 "any that is free"
             ) from error

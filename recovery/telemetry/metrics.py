@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from recovery.driver.report.status import RunState, RunStatus, StageWork
-from recovery.metrics.counts import Counts
-from recovery.metrics.exposition import Family, histogram, labelled
+from recovery.telemetry.counts import Counts
+from recovery.telemetry.exposition import Family, histogram, labelled
 from snapshot.cut.frames import LATEST
 from snapshot.host.protocol.messages import Figures, Followed, PartitionCost, StageFigures
 from statebackend.ids import NO_EPOCH, Epoch, Partition
