@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from recovery.savepoints.rescaling import CannotRescale as CannotRescale
     from recovery.savepoints.rescaling import rescale as rescale
     from recovery.schemes.active import Active as Active
+    from recovery.schemes.micro_batches import MicroBatches as MicroBatches
     from recovery.schemes.passive import Passive as Passive
     from recovery.schemes.rolling_back import JobFailed as JobFailed
     from recovery.schemes.synchronous import Synchronous as Synchronous
@@ -162,6 +163,7 @@ _HOME = {
     "recovery.savepoints.repairing": ("CannotRepair", "repair"),
     "recovery.savepoints.rescaling": ("CannotRescale", "rescale"),
     "recovery.schemes.active": ("Active",),
+    "recovery.schemes.micro_batches": ("MicroBatches",),
     "recovery.schemes.passive": ("Passive",),
     "recovery.schemes.synchronous": ("Synchronous",),
     "snapshot.host.protocol.options": ("Following",),

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from snapshot.program.sink import Staging as Staging
     from snapshot.program.sink import UnusableOutput as UnusableOutput
     from snapshot.program.sink import UnwritableRow as UnwritableRow
+    from snapshot.program.sink import WaitsForEpochs as WaitsForEpochs
     from snapshot.program.source import Available as Available
     from snapshot.program.source import AvailableNow as AvailableNow
     from snapshot.program.source import Batch as Batch
@@ -181,6 +182,7 @@ _HOME = {
         "Staging",
         "UnusableOutput",
         "UnwritableRow",
+        "WaitsForEpochs",
     ),
     "snapshot.program.source": (
         "Available",

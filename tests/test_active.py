@@ -20,7 +20,7 @@ from tests.shop_job import SALES, sale, start, totals
 
 
 def test_a_tick_is_a_duration_of_a_millisecond_at_least() -> None:
-    assert Active(tick="20ms").wiring == InRounds(20)
+    assert Active(tick="20ms").wiring(1_000) == InRounds(20)
     with pytest.raises(NotADuration, match="tick"):
         Active(tick="soon")
     with pytest.raises(ValueError, match="tick is 0; it must be at least 1ms"):

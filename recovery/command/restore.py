@@ -70,7 +70,7 @@ def add_to(verbs: Verbs) -> None:
     add_tree(parser)
     add_epoch(parser)
     parser.add_argument("--parallelism", metavar="N", type=int, help="so many partitions (those of the epoch)")
-    parser.add_argument("--every", metavar="DURATION", default="1s", help="from epoch to epoch (%(default)s)")
+    parser.add_argument("--every", metavar="DURATION", help="from epoch to epoch (1s)")
     parser.add_argument(
         "--scheme",
         choices=sorted(NAMED),

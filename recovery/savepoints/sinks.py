@@ -21,6 +21,7 @@ from recovery.driver.tree.manifests import sinks_of, transactions_in, without_ou
 from recovery.offline.epoch_choice import Chosen, choose, go_back
 from recovery.offline.job_tree import JobTree
 from recovery.offline.stopped_job import StoppedJob, refuse_if_it_runs, take_over
+from snapshot.connectors.staging.batched_rows import open_showing
 from snapshot.connectors.staging.payloads import places_in
 from snapshot.epochs.transaction_events import CommitOutcome, Committable
 from snapshot.host.partition.tree_files import TreeFiles
@@ -149,7 +150,7 @@ def commit_output(
         staging = TreeFiles(tree.store, incarnation, partition)
         schema, places = sinks[uid].schema, frozenset(accept_places)
         context = SinkContext(job, uid, schema, incarnation, partition, staging, _nobody_takes(uid), places)
-        writer = sinks[uid].sink.open(context)
+        writer = open_showing(sinks[uid].sink, context, some)
         try:
             for committable in some:
                 outcome = _commit(writer, committable, patience, sleep)

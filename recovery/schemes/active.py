@@ -44,9 +44,9 @@ class Active:
         if milliseconds(self.tick, "tick") < 1:
             raise ValueError(f"tick is {self.tick!r}; it must be at least 1ms")
 
-    @property
-    def wiring(self) -> Wiring:
+    def wiring(self, interval: int) -> Wiring:
         """Return how the partitions are wired."""
+        del interval
         return InRounds(milliseconds(self.tick))
 
     @property

@@ -29,9 +29,8 @@ USUAL_INTERVAL: Final = "1s"
 class Scheme(Protocol):
     """The way in which a job goes on when processes of it are lost, as plain data."""
 
-    @property
-    def wiring(self) -> Wiring:
-        """Return how the partitions are wired."""
+    def wiring(self, interval: int) -> Wiring:
+        """Return how the partitions are wired; `interval` is that of epochs, in milliseconds."""
 
     @property
     def every(self) -> Duration | None:

@@ -8,23 +8,30 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from snapshot.connectors.staging.batched_rows import open_keeping, open_showing
 from snapshot.host.flow.gathering import AtOnce, Even, EvenGatherer, RowGatherer
 from snapshot.host.flow.inlets import ArrivalInlet
 from snapshot.host.flow.round_inlet import RoundInlet
+from snapshot.host.partition.batch_source import BatchSource
 from snapshot.host.partition.parts import StageParts
 from snapshot.host.partition.round_source import RoundSource
 from snapshot.host.partition.router import Outlet
 from snapshot.host.partition.sink_run import Output
 from snapshot.host.partition.stage_clock import process_clock, round_clock
 from snapshot.host.partition.stage_source import StageSource
-from snapshot.host.protocol.wiring import ByArrival, InRounds, Wiring
+from snapshot.host.protocol.wiring import ByArrival, InBatches, InRounds, Wiring
 
 
 def stage_parts(wiring: Wiring, driver_time: Callable[[], int]) -> StageParts:
     """Return how the stages of a partition are made; `driver_time` is the driver's clock, in milliseconds."""
     match wiring:
         case ByArrival():
-            return StageParts(process_clock, ArrivalInlet, RowGatherer, AtOnce, StageSource, _only, _writing)
+            return StageParts(
+                process_clock, ArrivalInlet, RowGatherer, AtOnce, StageSource, _only, _writing, open_showing
+            )
+        case InBatches(at_most, longest):
+            pacing = partial(BatchSource, at_most=at_most, longest=longest)
+            return StageParts(process_clock, ArrivalInlet, RowGatherer, AtOnce, pacing, _only, _writing, open_keeping)
         case InRounds(tick):
             return StageParts(
                 partial(round_clock, tick, driver_time()),
@@ -34,6 +41,7 @@ def stage_parts(wiring: Wiring, driver_time: Callable[[], int]) -> StageParts:
                 partial(RoundSource, tick=tick, driver_time=driver_time),
                 _only,
                 _writing,
+                open_showing,
             )
 
 

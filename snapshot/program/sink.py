@@ -159,6 +159,15 @@ class HoldsRows(Protocol):
         """Hold nothing back from the transactions that are sealed from now on: the input has ended."""
 
 
+@runtime_checkable
+class WaitsForEpochs(Protocol):
+    """A sink that may show rows only when their epoch is complete, though it is not exactly-once."""
+
+    @property
+    def waits_for_epochs(self) -> bool:
+        """True if it does."""
+
+
 class Sink(Protocol):
     """A sink as it stands in a program: plain data that can be pickled, compared and printed."""
 

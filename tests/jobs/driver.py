@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import recovery
-from recovery import Active, FailureRate, LocalProcesses, Passive, Synchronous, Tls
+from recovery import Active, FailureRate, LocalProcesses, MicroBatches, Passive, Synchronous, Tls
 from recovery.schemes.scheme import Scheme
 from snapshot.host.faults.crash_points import VARIABLE, crashing
 from snapshot.program.sink import Sink
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Mode = Literal["aligned", "unaligned", "alignment_timeout"]
-SchemeName = Literal["passive", "rounds", "synchronous"]
+SchemeName = Literal["passive", "rounds", "synchronous", "batches"]
 """In rounds input is taken as with replicas."""
 _MANY = 10_000
 
@@ -95,6 +95,8 @@ def scheme_of(settings: Settings) -> Scheme:
             return Active(fallback=Passive(standbys, restarts=restarts))
         case "synchronous":
             return Synchronous(standbys, restarts=restarts)
+        case "batches":
+            return MicroBatches(standbys, restarts=restarts)
 
 
 def start(settings: Settings, spark: SparkSession | None = None) -> recovery.Run:

@@ -109,7 +109,7 @@ class AttemptRun:
                     peers,
                     settings.pickled_plan,
                     roles[partition],
-                    settings.scheme.wiring,
+                    settings.scheme.wiring(settings.options.coordinator.interval),
                     settings.options.host,
                     settings.store,
                     settings.local,

@@ -38,8 +38,8 @@ class Advanced(TypedDict, total=False):
     min_pause: Duration
     """The least time from the end of an epoch to the next trigger (0)."""
     max_in_flight: int
-    """How many epochs may be in flight; further triggers are skipped (2; 1 under `Synchronous`, which has one after the
-    other)."""
+    """How many epochs may be in flight; further triggers are skipped (2; 1 under `Synchronous` and
+    `MicroBatches`, which have one after the other)."""
     tolerated_failures: int | None
     """How many epochs in a row may fail until the attempt fails; None: any number (None)."""
     heartbeat: Duration

@@ -85,6 +85,11 @@ class ToHTTP:
         object.__setattr__(self, "known", tuple(map(int, self.known)))
 
     @property
+    def waits_for_epochs(self) -> bool:
+        """Return True: rows are sent when their epoch is complete."""
+        return True
+
+    @property
     def abilities(self) -> Abilities:
         """Declare no abilities: a server takes what it is sent, and cannot be asked what it has."""
         return Abilities()

@@ -182,12 +182,13 @@ class PartitionAttempt:
             frozenset(deploy.options.accept_places),
         )
         self._settled[uid] = None
+        restored = deploy.roles.get(uid, NOTHING).committables
 
         def writing() -> SinkRun:
             return SinkRun(
                 SinkIdentity(deploy.job, uid, deploy.incarnation, deploy.partition, deploy.member.replica),
-                target.sink.open(context),
-                deploy.roles.get(uid, NOTHING).committables,
+                self._parts.writer(target.sink, context, restored),
+                restored,
                 deploy.epoch,
                 self._environment.loop,
                 self._environment.background,

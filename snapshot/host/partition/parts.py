@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from snapshot.epochs.transaction_events import Committable
 from snapshot.host.flow.gathering import AtOnce, Even, RowGatherer, Take
 from snapshot.host.flow.inlets import MakeInlet
 from snapshot.host.partition.opening import StatePlacement
@@ -14,12 +15,18 @@ from snapshot.host.partition.sink_run import Output
 from snapshot.host.partition.stage_clock import StageClock
 from snapshot.host.partition.stage_source import Pacing
 from snapshot.program.plan import Stage
+from snapshot.program.sink import Sink, SinkContext, SinkWriter
 from snapshot.program.source import Source
+from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Attempt
 
 MakePacing = Callable[[Stage, Source, StatePlacement, Attempt, Callable[[], None], StageClock], Pacing]
 """Makes the pacing of a stage's source; the last argument but one is called, in any thread, when a split has something.
 """
+
+
+OpenWriter = Callable[[Sink, SinkContext, Sequence[Committable[CommitPayload]]], SinkWriter]
+"""Opens the writer of a sink; the last argument is what the restored epoch has of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +45,5 @@ class StageParts:
     """Joins the sending ends to all processes that have one receiver's role."""
     output: Callable[[Callable[[], Output]], Output]
     """Returns a sink's part; it may call the function that is given, which opens the sink's writer."""
+    writer: OpenWriter
+    """Opens a sink's writer."""

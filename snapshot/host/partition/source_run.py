@@ -26,6 +26,8 @@ from statebackend import means
 from statebackend.ids import Attempt, Partition, Uid
 
 _AHEAD: Final = 2
+_ANSWER: Final = 0.05
+"""Seconds in which the driver has answered that there is a split, if there is one."""
 _LOOK: Final = 0.1
 """Seconds between two looks of a waiting thread whether its readings are still wanted."""
 
@@ -45,6 +47,8 @@ class ReadAhead:
         self._ready: means.Queue[Reading | BaseException] = means.Queue(_AHEAD)
         self._closed = means.Event()
         self._why = ""  # what the thread waits for, if something is wrong
+        self.is_caught_up = False
+        """True if the reader had nothing more when it was asked last; the thread alone changes it."""
         means.Thread(target=self._run, name=f"reading {name}", daemon=True).start()
 
     def read(self, most: int) -> Reading:
@@ -77,9 +81,13 @@ class ReadAhead:
             reading = reader.read(self._most)
             if isinstance(reading, Later):
                 self._note(reading.why)
+                if not self.is_caught_up:
+                    self.is_caught_up = True
+                    self._wake()
                 self._closed.wait(min(max(reading.at - means.wall(), 0.001), 1.0))
                 continue
             self._why = ""
+            self.is_caught_up = False
             self._hand_over(reading)
             if isinstance(reading, Exhausted):
                 return
@@ -142,6 +150,7 @@ class SourceRun:
         self._last = False
         self._drained = False
         self._asked = False
+        self._asked_at = 0.0
         self.bad = 0
         """The number of records that were left out because they do not fit."""
         self.why = ""
@@ -170,8 +179,16 @@ class SourceRun:
     def wants_split(self) -> bool:
         """True if the driver should be asked for a split now; only once, until it has answered."""
         wants = self._source.on_demand and not (self._readers or self._last or self._drained or self._asked)
-        self._asked = self._asked or wants
+        if wants:
+            self._asked, self._asked_at = True, means.monotonic()
         return wants
+
+    @property
+    def is_caught_up(self) -> bool:
+        """True if nothing more is known to be there, now that `read` has given nothing."""
+        if self._source.on_demand and not (self._readers or self._last or self._drained):
+            return self._asked and means.monotonic() - self._asked_at >= _ANSWER
+        return all(reader.is_caught_up for reader in self._readers.values() if isinstance(reader, ReadAhead))
 
     @property
     def splits(self) -> tuple[str, ...]:

@@ -72,6 +72,7 @@ class StageRun:
         if stage.source is not None:
             self._source = parts.pacing(stage, stage.source, placement, attempt, wake, clock)
         self._closing: int | None = None  # the round of which all was handed out
+        self._due: list[Marker] = []  # of epochs whose cut waits for rows
         self._unfinished: dict[Epoch, Unfinished] = {}
         self._rows_in = 0
         self._busy = 0.0
@@ -116,6 +117,9 @@ class StageRun:
             self._source.triggered(marker.epoch, then)
             while self._source.owes and not self._ending:
                 self._read_once(self._source)
+            if (self._source.gathers or self._due) and not self._ending:
+                self._due.append(marker)
+                return
         self._do(self.inputs.inlet.told(align.Triggered(marker)))
 
     def alignment_timed_out(self, epoch: Epoch) -> None:
@@ -126,6 +130,7 @@ class StageRun:
         """Give up an epoch that the coordinator has given up."""
         if self._source is not None:
             self._source.over(epoch, complete=False)
+        self._due = [marker for marker in self._due if marker.epoch != epoch]
         self._unfinished.pop(epoch, None)
         self._do(self.inputs.inlet.told(align.Aborted(epoch)))
 
@@ -196,7 +201,12 @@ class StageRun:
         return True
 
     def _read_once(self, source: Pacing) -> bool:
-        if self._ending or not source.reads:
+        if self._ending:
+            return False
+        if self._due and not source.gathers:
+            self._cut_gathered(source)
+            return True
+        if not source.reads:
             return False
         if source.ended:
             self._end()
@@ -220,7 +230,15 @@ class StageRun:
         number = source.closes()
         if number is not None:
             self.outputs.boundary(number)
-        return batch is not None or number is not None or source.ended
+        gathered = bool(self._due) and not source.gathers
+        return gathered or batch is not None or number is not None or source.ended
+
+    def _cut_gathered(self, source: Pacing) -> None:
+        """Cut for the epochs that waited for rows: all of these were read."""
+        self._time.announce(source.watermark(at_once=True))
+        due, self._due = self._due, []
+        for marker in due:
+            self._do(self.inputs.inlet.told(align.Triggered(marker)))
 
     def _go_on_closing(self, number: int) -> None:
         """Close a round on the outputs when all is done that is due by its time."""

@@ -45,6 +45,10 @@ class Pacing(Protocol):
         """True if `read` is to be called now, as far as the outputs have room."""
 
     @property
+    def gathers(self) -> bool:
+        """True if an epoch was triggered whose cut waits for rows that are still to be read."""
+
+    @property
     def owes(self) -> bool:
         """True if there are rows that have to be handed out before a cut, or a round that has to be closed."""
 
@@ -112,6 +116,11 @@ class StageSource:
     def reads(self) -> bool:
         """True if the source is to be read now, as far as its outputs have room."""
         return not self._pauses.stands_still
+
+    @property
+    def gathers(self) -> bool:
+        """Return False: the cut waits for nothing."""
+        return False
 
     @property
     def owes(self) -> bool:

@@ -18,4 +18,14 @@ class InRounds:
     """Sources close a round so often, in milliseconds."""
 
 
-Wiring = ByArrival | InRounds
+@dataclass(frozen=True, slots=True)
+class InBatches:
+    """Sources read what is there when an epoch is triggered, then they are cut; sinks show rows when it is complete."""
+
+    at_most: int | None
+    """So many rows of each source in each partition; None: as many as there are."""
+    longest: int
+    """A batch is read for so many milliseconds."""
+
+
+Wiring = ByArrival | InRounds | InBatches
