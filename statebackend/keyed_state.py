@@ -463,13 +463,35 @@ class KeyedState:
         self._relieve(persister)
         return news
 
-    def completed(self, epoch: Epoch) -> None:
+    def completed(self, epoch: Epoch, files: FileSet | None = None) -> None:
         """Note that the epoch is complete in all partitions: no rollback goes back beyond it.
 
         The caller owes this call, or memory fills with what might still have to be taken back.
+
+        `files` is what the epoch says of these key groups, and has to be given if that may be another state's, which
+        has done the same: see `become_shadow`. It may come before the epoch was cut here, and waits for that.
         """
-        self._running().completed(epoch)
-        self._contents.completed(epoch.number)
+        self._running().completed(epoch, files)
+
+    def become_shadow(self) -> None:
+        """Upload nothing from now on: another state, the primary, has the same content at each cut, and does that.
+
+        Cuts are written to the local disk alone, and `poll` says nothing of them. An epoch is complete with the
+        primary's files: `completed(epoch, files)` makes them this state's own file set, from which it can be rewound,
+        and from which it goes on as a primary.
+
+        The caller owes that this state is the same as the primary's at each epoch that one of them has cut and
+        completed, whichever way it has come there; and that an epoch is complete with the files of the state that was
+        the primary when it was cut.
+        """
+        self._running().become_shadow()
+
+    def become_primary(self) -> None:
+        """Upload from the next cut on; that has all that was cut since the newest complete epoch, too.
+
+        What was cut before is not reported any more: those epochs are to be abandoned, but for complete ones.
+        """
+        self._running().become_primary()
 
     def snapshot(self, epoch: Epoch) -> FileSet:
         """Cut, and wait until the cut is in the store. `SnapshotFailed` says why it is not; work can go on then.
@@ -525,7 +547,8 @@ class KeyedState:
         """Go back in place to exactly what was cut at `epoch`; what was written and cut since is gone.
 
         `epoch` was cut by this object, or is what it was opened with or last rewound to; it counts as completed from
-        then on. `files` is what was acknowledged for it: what this object reported as durable, or was opened with.
+        then on. `files` is what was acknowledged for it: what this object reported as durable, or was opened with; or,
+        for a shadow, the primary's.
         From then on new files get their names from `names`, and the file set goes on from `files`. Cuts that are on
         their way are abandoned: their uploads are not waited for and not reported, and what they still write is not
         referred to. Later cuts have higher numbers than anything that was cut before.

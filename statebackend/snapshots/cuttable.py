@@ -51,11 +51,14 @@ class Frozen(Clearable, Protocol):
 class Cuttable(Protocol):
     """Keyed state in memory. `settled` is called in the background, all else by the thread that owns the state."""
 
-    def freeze(self, epoch_number: int) -> Frozen:
-        """Set apart what changed since the last cut.
+    def freeze(self, epoch_number: int, *, alone: bool = False) -> Frozen:
+        """Set apart what changed since the last cut; if `alone`, so that it refers to nothing that a former cut says.
 
         For tables that may take a copy of all accumulators; else the time does not depend on the size of the state.
         """
+
+    def completed(self, epoch_number: int) -> None:
+        """Forget what only going back to a cut before that of this epoch would need."""
 
     def release(self, frozen: Frozen) -> None:
         """Let go of a part that the backend has now: it need not be kept in memory. The oldest comes first."""

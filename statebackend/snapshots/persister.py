@@ -3,6 +3,10 @@
 Invariant: the thread that owns the state never waits here for a disk or a store; an epoch is reported durable
 only when the store has all its files; the backend takes a delta only after its file is whole and linked; and one
 thread writes all files, so that a base is made of a backend that nothing changes meanwhile.
+
+A shadow, a state that does the same as another one elsewhere, the primary, uploads nothing: it holds its deltas in
+local files until it hears with which file set of the primary an epoch is complete, and adopts that. A delta of a shadow
+refers to no keys that a former cut of its own has kept, as no set that it adopts has those.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from statebackend.fail_points import reached
 from statebackend.files import FileKind, FileRef, FileSet
 from statebackend.ids import NO_EPOCH, Epoch
 from statebackend.keygroups import KeyGroupRange, without
+from statebackend.snapshots.adoption import Completions
 from statebackend.snapshots.consolidation import Consolidate, Merge, Planner, Policy
 from statebackend.snapshots.cuttable import Clearable, Cuttable, Frozen
 from statebackend.snapshots.ingestion import Due, Ingestion, unmentioned
@@ -42,6 +47,7 @@ class EpochOrder(StoreError, ValueError):
 @dataclass(slots=True)
 class _Delta:
     frozen: Frozen
+    writing: bool = False
     written: bool = False
     files: tuple[FileRef, ...] = ()
     """The files of the cut, once they are written; none if nothing had changed."""
@@ -51,6 +57,7 @@ class _Delta:
     taken: bool = False
     """True if the backend has it, or takes it as soon as it can."""
     released: bool = False
+    given_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,14 @@ class _Written:
     epoch: Epoch
     files: tuple[FileRef, ...]
     since: Epoch
+    uploading: _Attempt | None
+    """By which its upload was begun; None if it was not."""
+
+
+@dataclass(frozen=True, slots=True)
+class _NotWritten:
+    epoch: Epoch
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +115,14 @@ class _Rewritten:
     reason: str | None = None
 
 
-_Result = _Written | _Stored | _Failed | _Taken | _NotTaken | _NotPlanned | _Rewritten
+_Result = _Written | _NotWritten | _Stored | _Failed | _Taken | _NotTaken | _NotPlanned | _Rewritten
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Attempt:
-    """The work that ends with a rewind: none of it begins afterwards, and its later results are not heard."""
+    """The work for the store, which ends with a rewind or another role: none of it begins afterwards, and its later
+    results are not heard.
+    """
 
     began: Epoch
     """The newest epoch of which it has begun with files: a backend that lacks that has nothing to replace them with."""
@@ -135,6 +152,8 @@ class _Said:
     result: _Result
     attempt: _Attempt | None
     """By which it was begun; None for what counts in any other, too."""
+    delta: _Delta | None = None
+    """The cut of which it is, if it counts as long as that was not given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +201,11 @@ class Persister:
         self._unused = unused
         self._policy = policy
         self._uploads = Uploads(restored)
+        self._is_primary = True
+        self._alone = False
+        """True if the next cut may not refer to keys that a former one has kept: no adopted set has them."""
+        self._completions = Completions()
+        self._newest_complete = max((file.epoch for file in restored.files), default=NO_EPOCH)
         self._deltas: dict[Epoch, _Delta] = {}
         self._groups = restored.range
         self._linked = {file.path: file for file in restored.files}
@@ -228,14 +252,45 @@ class Persister:
         if last is not None and (epoch <= last or epoch.number <= last.number):
             raise EpochOrder(f"epoch {epoch} cannot be cut after {last}: epochs rise, and their numbers with them")
         self._last_cut = epoch
-        self._deltas[epoch] = _Delta(self._state.freeze(epoch.number))
+        alone = self._alone or not self._is_primary or bool(self._completions)
+        self._deltas[epoch], self._alone = _Delta(self._state.freeze(epoch.number, alone=alone)), False
         reached(fail_points.DELTA_FROZEN)
         for due in self._uploads.freeze(epoch):
-            delta = self._deltas[due.epoch]
-            if delta.written:
-                self._begin_upload(self._attempt, due.epoch, delta.files)
-            else:
-                self._disk.submit(partial(self._write, self._attempt, due.epoch, delta.frozen))
+            self._persist(due.epoch, self._deltas[due.epoch])
+
+    def _persist(self, epoch: Epoch, delta: _Delta) -> None:
+        if not delta.written:
+            if not delta.writing:  # else it is seen to when it is written
+                delta.writing = True
+                self._disk.submit(partial(self._write, self._attempt if self._is_primary else None, epoch, delta))
+        elif self._is_primary:
+            self._begin_upload(self._attempt, epoch, delta.files)
+        else:
+            self._uploads.hold(epoch)
+
+    def become_shadow(self) -> None:
+        """Upload nothing from now on, but hold it: the primary does the same, and `completed` brings its files.
+
+        What is on its way into the store is given up, and not reported.
+        """
+        if self._is_primary:
+            self._is_primary = False
+            self._end_attempt(self._uploads.files)
+            self._disk.submit(self._forget_rewriting)
+            for epoch, delta in self._deltas.items():
+                if delta.written:
+                    self._uploads.hold(epoch)
+
+    def become_primary(self) -> None:
+        """Upload from the next cut on, and with it what is held and no adopted set has."""
+        if not self._is_primary:
+            self._is_primary = True
+            self._end_attempt(self._uploads.files)
+
+    def _end_attempt(self, files: FileSet) -> None:
+        ended, self._attempt = self._attempt, self._new_attempt(files)
+        ended.uploaders.close(drop=True)
+        self._rewritten, self._rewritten_size, self._rewrite_due = None, 0, None
 
     def poll(self, timeout: float = 0) -> list[Durable | NotDurable]:
         """Return what became of epochs since the last call.
@@ -252,10 +307,37 @@ class Persister:
         return answers
 
     def _hear(self, said: _Said) -> Sequence[Durable | NotDurable]:
-        return self._handle(said.result) if said.attempt in (None, self._attempt) else ()
+        if said.attempt not in (None, self._attempt) or (said.delta is not None and said.delta.given_up):
+            return ()
+        return self._handle(said.result)
 
-    def completed(self, epoch: Epoch) -> None:
-        """Note that the epoch is complete: no rollback goes back beyond it. Its changes go into the backend."""
+    def completed(self, epoch: Epoch, files: FileSet | None = None) -> None:
+        """Note that the epoch is complete: no rollback goes back beyond it. Its changes go into the backend.
+
+        `files` is the set with which it is complete, if that may be another state's. It is adopted as soon as what was
+        cut here up to the epoch is in local files, if need be not before the epoch is cut here.
+        """
+        if files is None or self._uploads.reported(epoch) == files:
+            self._complete(epoch)
+        elif epoch > self._newest_complete:
+            self._completions.come(epoch, files)
+            self._adopt()
+
+    def _adopt(self) -> None:
+        """Adopt the sets that need wait no longer."""
+        unwritten = next((epoch for epoch, delta in self._deltas.items() if not delta.written), None)
+        for epoch, files in self._completions.due(self._last_cut, unwritten):
+            if not self._uploads.has_reported_since(epoch):
+                self._uploads.adopt(epoch, files)
+                self._alone = True
+                for known in [known for known in self._deltas if known <= epoch]:
+                    self._deltas[known].stored = True
+                    self._settle(known)
+            self._complete(epoch)
+
+    def _complete(self, epoch: Epoch) -> None:
+        self._newest_complete = max(self._newest_complete, epoch)
+        self._state.completed(epoch.number)
         self._uploads.completed(epoch)
         self._take(epoch)
         pinned = self._uploads.pinned() | self._not_in_a_set()
@@ -272,8 +354,11 @@ class Persister:
         """Return what was cut after this epoch, whose file set is this one, the oldest first.
 
         None if there is no way back to it: it was not reported as durable, an epoch after it was completed, the files
-        are others than were reported, or the backend takes, or has, what was cut after it.
+        are others than were reported, or the backend takes, or has, what was cut after it. A shadow adopts the files,
+        if it has cut the epoch and that is in local files.
         """
+        if not self._is_primary:
+            self.completed(epoch, files)
         if self._uploads.reported(epoch) != files or self._handed_up_to > epoch:
             return None
         return [delta.frozen for known, delta in self._deltas.items() if known > epoch]
@@ -284,14 +369,16 @@ class Persister:
         The caller owes that the state is as it was then. Cuts since then are cleared in the background, and so is
         `given_up`. Uploads under way are left to themselves.
         """
-        ended, self._attempt = self._attempt, self._new_attempt(files)
-        ended.uploaders.close(drop=True)
+        self._end_attempt(files)
+        self._completions.forget()
+        self._newest_complete = max(self._newest_complete, epoch)
         for later in [known for known in self._deltas if known > epoch]:
-            self._disk.submit(self._deltas.pop(later).frozen.clear)
+            delta = self._deltas.pop(later)
+            delta.given_up = True
+            self._disk.submit(delta.frozen.clear)
         self._disk.submit(given_up.clear)
         self._uploads = Uploads(files)
         self._last_cut = max(epoch, self._last_cut or epoch)
-        self._rewritten, self._rewritten_size, self._rewrite_due = None, 0, None
         self._take(epoch)
         waiting = [file for delta in self._deltas.values() for file in delta.files]
         linked = {file.path: file for file in (*files.files, *waiting)}
@@ -326,14 +413,15 @@ class Persister:
 
     def _handle(self, result: _Result) -> Sequence[Durable | NotDurable]:
         match result:
-            case _Written(epoch, files, since):
-                delta = self._deltas[epoch]
-                delta.written, delta.files, delta.since = True, files, since
-                self._heard_of.update(file.path for file in files)
+            case _Written(epoch, files, since, uploading):
+                self._written(epoch, files, since, uploading)
+            case _NotWritten(epoch, reason):
+                self._deltas[epoch].writing = False
+                return self._uploads.failed(epoch, reason)
             case _Stored(epoch):
                 return self._stored(epoch)
             case _Failed(epoch, reason):
-                return self._uploads.failed(epoch, reason)
+                return self._uploads.failed(epoch, reason) if self._uploads.awaits(epoch) else ()
             case _Taken(epochs):
                 for epoch in epochs:
                     delta = self._deltas[epoch]
@@ -351,7 +439,19 @@ class Persister:
                 self._trouble = result.reason or self._trouble
         return ()
 
+    def _written(self, epoch: Epoch, files: tuple[FileRef, ...], since: Epoch, uploading: _Attempt | None) -> None:
+        delta = self._deltas[epoch]
+        delta.writing, delta.written, delta.files, delta.since = False, True, files, since
+        self._heard_of.update(file.path for file in files)
+        if uploading is not self._attempt:  # it was cut in another role
+            self._uploads.hold(epoch, uploading=self._is_primary)
+            if self._is_primary:
+                self._begin_upload(self._attempt, epoch, files)
+        self._adopt()
+
     def _stored(self, epoch: Epoch) -> list[Durable]:
+        if not self._uploads.awaits(epoch):
+            return []
         delta = self._deltas[epoch]
         delta.stored = True
         changes = _changes(delta, self._groups)
@@ -388,28 +488,31 @@ class Persister:
     # --- in the background: one thread for the disk -------------------------------------------------------------------
     # Whatever goes wrong is told, or an epoch would wait for ever; a panic in RocksDB's library is no `Exception`.
 
-    def _tell(self, result: _Result, attempt: _Attempt | None = None) -> None:
-        self._results.put(_Said(result, attempt))
+    def _tell(self, result: _Result, attempt: _Attempt | None = None, delta: _Delta | None = None) -> None:
+        self._results.put(_Said(result, attempt, delta))
         if self._wake is not None:
             with suppress(Exception):  # `poll` finds it all the same, and what comes next must be done
                 self._wake()
 
-    def _write(self, attempt: _Attempt, epoch: Epoch, frozen: Frozen) -> None:
-        if attempt is not self._attempt:
+    def _write(self, attempt: _Attempt | None, epoch: Epoch, delta: _Delta) -> None:
+        """Write what was cut, and begin its upload if an attempt is given."""
+        if delta.given_up:
             return
+        frozen = delta.frozen
         try:
             kind = FileKind.BASE if frozen.is_all else FileKind.DELTA
             files = self._files.write_all(frozen.entries(), self._groups, epoch, kind, frozen.size)
             self._linked.update({file.path: file for file in files})
             reached(fail_points.DELTA_WRITTEN)
         except BaseException as error:
-            self._tell(_Failed(epoch, _text(error)), attempt)
+            self._tell(_NotWritten(epoch, _text(error)), delta=delta)
             return
         # A rewriting that begins from now on gives its files younger names than the cut of this epoch is.
         since = epoch if self._rewriting_since is None else min(self._rewriting_since, epoch)
-        self._tell(_Written(epoch, files, since), attempt)
+        self._tell(_Written(epoch, files, since, attempt), delta=delta)
         frozen.written()  # its uploads may take long, or fail for as long as the store does
-        self._begin_upload(attempt, epoch, files)
+        if attempt is not None:
+            self._begin_upload(attempt, epoch, files)
 
     def _begin_upload(self, attempt: _Attempt, epoch: Epoch, files: tuple[FileRef, ...]) -> None:
         try:
@@ -512,6 +615,9 @@ class Persister:
         with suppress(LocalDiskError):  # what stays is removed next time
             self._local.keep(self._linked.values())
             reached(fail_points.LINKS_PRUNED)
+
+    def _forget_rewriting(self) -> None:
+        self._rewriting_since = None
 
     def _begin_anew(self, linked: dict[str, FileRef], names: Callable[[], str]) -> None:
         """Begin the next attempt: links to other files go, whichever attempt has made them."""

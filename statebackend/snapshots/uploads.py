@@ -4,6 +4,9 @@ Invariant: the file set of an epoch is reported only when every file that it nam
 earlier epochs included, whether these were completed, abandoned or failed. So an abandoned epoch loses nothing: its
 delta is in the file set of the next. And nothing that was written from a cut or from files takes their place before
 they are durable themselves.
+
+A state that does the same as another one, and uploads nothing, holds its changes until the epoch is complete with the
+other one's file set, which it adopts: that has all that was frozen up to there. What was frozen since goes on top.
 """
 
 from __future__ import annotations
@@ -174,6 +177,35 @@ class Uploads:
         for later in declined:
             self._frozen[later].settled = True
         return [NotDurable(later, f"persisting what epoch {epoch} changed failed: {reason}") for later in declined]
+
+    def hold(self, epoch: Epoch, *, uploading: bool = False) -> None:
+        """Note that this epoch is not to be reported; its changes go with the next one, unless they are `uploading`."""
+        frozen = self._frozen.get(epoch)
+        if frozen is not None and frozen.changes is None:
+            frozen.settled, frozen.failed = True, not uploading
+
+    def awaits(self, epoch: Epoch) -> bool:
+        """True if this epoch's changes are not durable yet, and no file set was adopted that has them."""
+        frozen = self._frozen.get(epoch)
+        return frozen is not None and frozen.changes is None
+
+    def has_reported_since(self, epoch: Epoch) -> bool:
+        """True if `files` has changes that were frozen after this epoch."""
+        return self._reached > epoch
+
+    def adopt(self, epoch: Epoch, files: FileSet) -> None:
+        """Go on from the set with which this epoch is complete, which another state of the same content has reported.
+
+        The caller owes that all up to the epoch was frozen here, nothing after it was reported, and that what was
+        frozen after it refers to no file of this state's own.
+        """
+        for known in [known for known in self._frozen if known <= epoch]:
+            del self._frozen[known]
+        self._files = files
+        self._reached = self._began = epoch
+        self._first = None if self._first is None else epoch
+        self._restorable = {epoch: files}
+        self._replaced = []
 
     def _report(self) -> list[Durable]:
         durable: list[Durable] = []

@@ -150,8 +150,10 @@ class Contents:
         self._kept_at: list[int] | None = None
         """The number of losses of each table when the last cut of all its content kept its keys."""
 
-    def freeze(self, epoch_number: int) -> FrozenContents:
+    def freeze(self, epoch_number: int, *, alone: bool = False) -> FrozenContents:
         """Cut, and return what was written since the last cut. See `Cuttable.freeze`."""
+        if alone:
+            self._kept_at = None
         self._times[epoch_number] = (self._context.watermark, self._context.processing_time)
         for parted in self._parted:
             parted.cut()
