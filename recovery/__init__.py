@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from recovery.events import AttemptFailed as AttemptFailed
     from recovery.events import BadRows as BadRows
     from recovery.events import Claimed as Claimed
+    from recovery.events import Collapsed as Collapsed
     from recovery.events import Deployed as Deployed
     from recovery.events import EpochAbandoned as EpochAbandoned
     from recovery.events import EpochCommitted as EpochCommitted
@@ -56,7 +57,9 @@ if TYPE_CHECKING:
     from recovery.events import OrphansDeleted as OrphansDeleted
     from recovery.events import PartitionRestored as PartitionRestored
     from recovery.events import PeerRefused as PeerRefused
+    from recovery.events import PrimaryMoved as PrimaryMoved
     from recovery.events import Recovered as Recovered
+    from recovery.events import ReplicaLost as ReplicaLost
     from recovery.events import Running as Running
     from recovery.events import Stalled as Stalled
     from recovery.events import Stopped as Stopped
@@ -123,6 +126,7 @@ _HOME = {
         "AttemptFailed",
         "BadRows",
         "Claimed",
+        "Collapsed",
         "Deployed",
         "EpochAbandoned",
         "EpochCommitted",
@@ -139,8 +143,10 @@ _HOME = {
         "NoEpochs",
         "OrphansDeleted",
         "PartitionRestored",
+        "PrimaryMoved",
         "PeerRefused",
         "Recovered",
+        "ReplicaLost",
         "Running",
         "Stalled",
         "Stopped",

@@ -128,6 +128,8 @@ class Deployed(Event):
     epoch: Epoch | None
     workers: tuple[str, ...]
     members: tuple[Member, ...]
+    primaries: tuple[Member, ...] = ()
+    """Those that stand for their partitions."""
     """The role of each of them, in the same order."""
 
 
@@ -352,6 +354,32 @@ class FaultInjected(Event):
     by: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaLost(Event):
+    """A member of a partition is gone, and the `left` others go on as if nothing had happened."""
+
+    member: Member
+    reason: str
+    left: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrimaryMoved(Event):
+    """This member decides for its partition from now on: what a round of its sources has, and what is written."""
+
+    member: Member
+    view: int
+    """The number of the view of the partition's members that says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collapsed(Event):
+    """No member of a partition is left that could go on: every partition rolls back to the last complete epoch."""
+
+    partition: Partition
+    reason: str
+
+
 AnyEvent = (
     Claimed
     | Finished
@@ -367,6 +395,9 @@ AnyEvent = (
     | AttemptFailed
     | Recovered
     | Moved
+    | ReplicaLost
+    | PrimaryMoved
+    | Collapsed
     | EpochTriggered
     | EpochSkipped
     | EpochCompleted

@@ -99,3 +99,25 @@ class Copy:
         if self.sent_by == self.heard_by == ONLY:
             return str(self.channel)
         return f"{self.channel} from replica {self.sent_by} to {self.heard_by}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Peering:
+    """The connection of two members of a partition with each other, from the one that makes it to the other."""
+
+    partition: Partition
+    made_by: Replica
+    taken_by: Replica
+
+    @property
+    def sender(self) -> Member:
+        """Return the member that makes the connection."""
+        return Member(self.partition, self.made_by)
+
+    @property
+    def receiver(self) -> Member:
+        """Return the member that takes it."""
+        return Member(self.partition, self.taken_by)
+
+    def __str__(self) -> str:
+        return f"{self.sender} with {self.receiver}"

@@ -1,7 +1,8 @@
 """Whole programs in rounds: the real stages of every partition, on channels and a clock that a test holds in its hands.
 
-Invariant: the rounds of sources are the same in every run; all else is chance: in which order stages work and for how
-long, when they are interrupted, into which frames rows are cut, and how long frames are on their way.
+Invariant: the rounds of sources are the same in every run where partitions have one member; all else is chance: in
+which order stages work and for how long, when they are interrupted, into which frames rows are cut, and how long frames
+are on their way. With several members it is chance as well how long they take to agree, and when one of them is killed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from secrets import token_hex
@@ -17,12 +19,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from recovery.replication.membership import Lost, Membership, NewView
 from snapshot import Program
 from snapshot.cut.frames import Data, End, Frame, Marker, MarkerMode
 from snapshot.host.flow.allowances import UNLIMITED, Allowance
+from snapshot.host.links import copies
 from snapshot.host.net.rows_wire import RowsWire
 from snapshot.host.partition.opening import StatePlacement, open_state
 from snapshot.host.partition.parts import StageParts
+from snapshot.host.partition.router import FanOut
+from snapshot.host.partition.source_agreement import SourceAgreement
 from snapshot.host.partition.stage_clock import StageClock
 from snapshot.host.partition.stage_run import StageRun
 from snapshot.host.partition.stage_source import Pacing
@@ -32,10 +38,12 @@ from snapshot.host.protocol.messages import Role
 from snapshot.host.protocol.options import HostOptions
 from snapshot.host.protocol.wiring import InRounds
 from snapshot.host.wiring import stage_parts
-from snapshot.ids import ChannelId, Copy
+from snapshot.ids import ChannelId, Copy, Member, Replica
 from snapshot.operators.rows import Rows, joined
 from snapshot.program.plan import Plan
 from snapshot.program.source import Batch, Exhausted, Later, Reading, SplitContext
+from snapshot.replication.agreement import Message
+from snapshot.replication.decisions import Decision
 from statebackend.files import FileSet
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.keygroups import range_of
@@ -49,9 +57,9 @@ START = 1_700_000_000_000
 class Clock:
     """The driver's clock as each partition knows it, and time that passes while work is done."""
 
-    def __init__(self, random: Random, partitions: int) -> None:
+    def __init__(self, random: Random, members: Sequence[Member]) -> None:
         self._random = random
-        self.now = [START] * partitions
+        self.now = dict.fromkeys(members, START)
         self._worked = 0.0
 
     def monotonic(self) -> float:
@@ -106,9 +114,10 @@ class DueReader:
 class Line:
     """A channel whose frames are on their way for as long as chance has it; it never holds up a source."""
 
-    def __init__(self, channel: ChannelId, *, of_source: bool) -> None:
-        self.id = channel
+    def __init__(self, copy: Copy, *, of_source: bool, cut: Callable[[Data], Sequence[Data]]) -> None:
+        self.copy, self.id = copy, copy.channel
         self._of_source = of_source
+        self._cut = cut
         self.frames: deque[Frame] = deque()
         self.said: list[Frame] = []
         self.allowed: Allowance = UNLIMITED
@@ -122,8 +131,9 @@ class Line:
         if self.said and isinstance(self.said[-1], End):
             assert isinstance(frame, Marker)
             return ()
-        self.frames.append(frame)
-        self.said.append(frame)
+        frames = self._cut(frame) if isinstance(frame, Data) else (frame,)
+        self.frames.extend(frames)
+        self.said.extend(frames)
         return ()
 
     def pause(self) -> None:
@@ -153,7 +163,7 @@ class Kept:
 
     def rows(self, rows: Rows) -> None:
         self.said.append(as_bytes(rows))
-        self.came += [(min(self._clock.now) - START, row) for row in rows.batch.to_pylist()]
+        self.came += [(min(self._clock.now.values()) - START, row) for row in rows.batch.to_pylist()]
 
     def cut(self, epoch: Epoch) -> None:
         self.said.append(epoch)
@@ -175,7 +185,9 @@ def as_bytes(rows: Rows) -> tuple[bytes, bytes | None]:
 
 
 class Job:
-    """A program in so many partitions. `marks` are times at which sources are told of an epoch."""
+    """A program in so many partitions. `marks` are times at which sources are told of an epoch, `kills` those at which
+    a member is killed that chance chooses among those of which a partition has others.
+    """
 
     def __init__(
         self,
@@ -185,34 +197,45 @@ class Job:
         folder: Path,
         marks: Sequence[int],
         changed: Callable[[StageParts], StageParts],
+        replicas: int,
+        kills: Sequence[int],
     ) -> None:
         self.random = random = Random(seed)
         self.plan: Plan = program.plan(16)
         self.partitions, self.marks, self.changed = partitions, list(marks), changed
-        self.clock = Clock(random, partitions)
-        self.lines: dict[ChannelId, Line] = {}
-        self.sinks: dict[tuple[Uid, int], Kept] = {}
-        self.runs: list[tuple[int, StageRun]] = []
+        self.replicas, self._kills = replicas, sorted(kills)
+        self.members = [Member(Partition(p), Replica(r)) for p in range(partitions) for r in range(replicas)]
+        self.clock = Clock(random, self.members)
+        self.lines: dict[Copy, Line] = {}
+        self.sinks: dict[tuple[Uid, Member], Kept] = {}
+        self.runs: list[tuple[Member, StageRun]] = []
         self.wires: dict[ChannelId, RowsWire] = {}
         self.closing = ExitStack()
-        self._triggered: dict[int, list[Marker]] = {partition: [] for partition in range(partitions)}
-        for partition in range(partitions):
-            self._make(partition, folder)
-        by_channel = {channel: run for _, run in self.runs for channel in run.inputs.channels}
-        self._receivers = by_channel
-        for _, run in self.runs:
-            run.inputs.connect({Copy(channel): self.lines[channel] for channel in run.inputs.channels})
+        self.killed: list[Member] = []
+        self.views = Membership(partitions, replicas)
+        self._agreements: dict[Member, SourceAgreement] = {}
+        self._outlets: dict[Member, list[object]] = {member: [] for member in self.members}
+        self._peers: dict[tuple[Member, Member], deque[Message[Decision]]] = {}
+        self._news: list[tuple[Member, Callable[[], None]]] = []  # that members will hear at some time
+        self._triggered: dict[Member, list[Marker]] = {member: [] for member in self.members}
+        for member in self.members:
+            self._make(member, folder)
+        self._receivers = {(member, channel): run for member, run in self.runs for channel in run.inputs.channels}
+        for member, run in self.runs:
+            ends = {copy: line for copy, line in self.lines.items() if copy.receiver == member}
+            run.inputs.connect({copy: line for copy, line in ends.items() if copy.channel in run.inputs.channels})
             run.begin()
 
-    def _make(self, index: int, folder: Path) -> None:
-        partition, store = Partition(index), MemoryStore(token_hex(8))
+    def _make(self, member: Member, folder: Path) -> None:
+        partition, store = member.partition, MemoryStore(token_hex(8))
         files = TreeFiles(store, Incarnation(Generation(1), Attempt(1)), partition)
         options = HostOptions(batch_rows=8, state_backend="heap", channel_buffer=1 << 10, input_buffer=1 << 12)
 
         def now() -> int:
-            return self.clock.now[index]
+            return self.clock.now[member]
 
-        parts = self._parts(stage_parts(InRounds(TICK), now))
+        agreement = self._agreement(member) if self.replicas > 1 else None
+        parts = self._parts(stage_parts(InRounds(TICK, self.replicas), now, START, agreement))
         for planned in self.plan.stages:
             stage = planned
             if isinstance(stage.source, Due):
@@ -222,13 +245,18 @@ class Job:
             placement = StatePlacement(
                 stage.uid, partition, self.partitions, self.plan.max_parallelism, role, options, store, files, folder
             )
+            outlets: dict[ChannelId, Any] = {}
             for edge in stage.edges:
                 for receiver in edge.receivers(partition, self.partitions):
                     channel = edge.channel(partition, receiver)
-                    self.lines[channel] = Line(channel, of_source=stage.source is not None)
-                    self.wires[channel] = RowsWire(edge.schema, edge.timed)
-            sinks = {sink.uid: self.sinks.setdefault((sink.uid, index), Kept(self.clock)) for sink in stage.sinks}
-            outlets: dict[ChannelId, Any] = dict(self.lines)
+                    ways = copies(channel, self.members, member)
+                    self.wires[channel] = wire = RowsWire(edge.schema, edge.timed)
+                    of_source, cut = stage.source is not None, partial(self._cut, wire)
+                    ends = [Line(copy, of_source=of_source, cut=cut) for copy in ways]
+                    self.lines.update((end.copy, end) for end in ends)
+                    outlets[channel] = parts.outlet(ends)
+            self._outlets[member] += outlets.values()
+            sinks = {sink.uid: self.sinks.setdefault((sink.uid, member), Kept(self.clock)) for sink in stage.sinks}
             run = StageRun(stage, placement, None, outlets, sinks, lambda *_: None, lambda: None, Attempt(1), parts)
             self.closing.callback(run.close)
             if stage.operator is not None:
@@ -237,8 +265,80 @@ class Job:
                 run.open(state)
             if stage.source is not None and run.source is not None:
                 dealt = stage.source.discover(self.partitions)
-                run.source.assign(dealt[index :: self.partitions], last=True)
-            self.runs.append((index, run))
+                run.source.assign(dealt[partition :: self.partitions], last=True)
+            self.runs.append((member, run))
+
+    def _agreement(self, member: Member) -> SourceAgreement:
+        """Return a member's part of what is agreed on, with messages that are on their way as long as chance has it."""
+        made = self._agreements[member] = SourceAgreement(member.replica, self.views.view(member.partition))
+
+        def send(to: Replica, message: Message[Decision]) -> None:
+            self._peers.setdefault((member, Member(member.partition, to)), deque()).append(message)
+
+        def cut(marker: Marker) -> None:
+            for at, run in self.runs:
+                if at == member and run.source is None:
+                    run.triggered(marker)
+
+        made.connect(send, cut, lambda: None)
+        return made
+
+    def _cut(self, wire: RowsWire, frame: Data) -> Sequence[Data]:
+        """Let members cut the rows of a channel into frames as they like."""
+        if self.replicas == 1 or isinstance(frame.payload, Rows) or frame.rows < 2 or self.random.random() < 0.5:
+            return (frame,)
+        rows, at = wire.decode(frame), self.random.randrange(1, frame.rows)
+        return wire.encode(rows.slice(0, at)), wire.encode(rows.slice(at, len(rows) - at))
+
+    # --- a death ------------------------------------------------------------------------------------------------------
+
+    def _kill_if_due(self) -> None:
+        while self._kills and START + self._kills[0] <= max(self.clock.now.values()):
+            del self._kills[0]
+            chosen = [
+                member
+                for member in self.members
+                if member not in self.killed and len(self.views.view(member.partition).members) > 1
+            ]
+            if chosen:
+                self.kill(self.random.choice(chosen))
+
+    def kill(self, dead: Member) -> None:
+        """Kill a member: of what it has sent the last part is lost, and the others hear of it at some time."""
+        self.killed.append(dead)
+        del self.clock.now[dead]
+        self.runs = [(member, run) for member, run in self.runs if member != dead]
+        self._news = [(member, news) for member, news in self._news if member != dead]
+        for copy, line in self.lines.items():
+            if copy.receiver == dead:
+                line.frames.clear()
+            elif copy.sender == dead:
+                for _ in range(self.random.randint(0, len(line.frames))):
+                    line.frames.pop()
+        for (sender, to), messages in self._peers.items():
+            if to == dead:
+                messages.clear()
+            elif sender == dead:
+                for _ in range(self.random.randint(0, len(messages))):
+                    messages.pop()
+        (said,) = self.views.handle(Lost(dead))
+        assert isinstance(said, NewView)
+        for member in self.clock.now:
+            if member.partition == dead.partition:
+                self._news.append((member, partial(self._agreements[member].viewed, said.view)))
+            else:
+                self._news.append((member, partial(self._left, member, dead)))
+
+    def _left(self, member: Member, dead: Member) -> None:
+        for outlet in self._outlets[member]:
+            if isinstance(outlet, FanOut):
+                outlet.drop(dead)
+        for at, run in self.runs:
+            if at == member:
+                run.inputs.drop(dead)
+        for copy, line in self.lines.items():
+            if copy.sender == dead and copy.receiver == member:
+                line.frames.clear()
 
     def _parts(self, parts: StageParts) -> StageParts:
         """Let work take as long as chance has it, but no source close its rounds earlier because of that."""
@@ -259,49 +359,68 @@ class Job:
     def run(self, until: int) -> None:
         """Run until all have come to this time, and there is nothing left to do."""
         for _ in range(200_000):
+            self._kill_if_due()
             if self._step(until):
                 continue
-            if all(now >= START + until for now in self.clock.now):
+            if all(now >= START + until for now in self.clock.now.values()):
                 return
         raise AssertionError("the job does not come to rest")
 
     def _step(self, until: int) -> bool:
         """Do something that chance chooses; return False if nothing was left to do but to let time pass."""
         random = self.random
-        lines = [line for line in self.lines.values() if line.frames and line.is_read]
+        lines = self._with_frames()
         if lines and random.random() < 0.5:
             line = random.choice(lines)
             for _ in range(min(len(line.frames), random.choice((1, 1, 2, 50)))):
-                self._receivers[line.id].arrived(Copy(line.id), line.frames.popleft())
+                self._receivers[line.copy.receiver, line.id].arrived(line.copy, line.frames.popleft())
+            return True
+        said = [way for way, messages in self._peers.items() if messages and way[1] not in self.killed]
+        if said and random.random() < 0.5:
+            sender, to = random.choice(said)
+            self._agreements[to].heard(sender.replica, self._peers[sender, to].popleft())
+            return True
+        if self._news and random.random() < 0.1:
+            _, news = self._news.pop(random.randrange(len(self._news)))
+            news()
             return True
         for _, run in random.sample(self.runs, len(self.runs)):
             if run.work(self.clock.monotonic() + random.choice((0.0, 0.001, 1.0))):
                 return True
             if random.random() < 0.3:
                 run.outputs.flush()
-        if lines:
+        if lines or said or self._news:
             return True
         for _, run in self.runs:
             run.outputs.flush()
-        if any(line.frames and line.is_read for line in self.lines.values()):
+        if self._with_frames():
             return True
-        behind = [p for p in range(self.partitions) if self.clock.now[p] < START + until]
+        behind = [member for member, now in self.clock.now.items() if now < START + until]
         if not behind:
             return False
-        partition = random.choice(behind)
-        if self.clock.now[partition] - min(self.clock.now) < 8 * TICK:
-            self.clock.now[partition] += TICK
-            self._trigger(partition)
+        member = random.choice(behind)
+        if self.clock.now[member] - min(self.clock.now.values()) < 8 * TICK:
+            self.clock.now[member] += TICK
+            self._trigger(member)
         return True
 
-    def _trigger(self, partition: int) -> None:
-        """Tell all stages of a partition of the epochs that are due, some of which are given up at some time."""
-        told = self._triggered[partition]
-        while len(told) < len(self.marks) and START + self.marks[len(told)] <= self.clock.now[partition]:
+    def _with_frames(self) -> list[Line]:
+        return [
+            line
+            for line in self.lines.values()
+            if line.frames and line.is_read and line.copy.receiver not in self.killed
+        ]
+
+    def _trigger(self, member: Member) -> None:
+        """Tell all stages of a member of the epochs that are due, some of which are given up at some time."""
+        told = self._triggered[member]
+        while len(told) < len(self.marks) and START + self.marks[len(told)] <= self.clock.now[member]:
             marker = Marker(Epoch(Generation(1), len(told) + 1), MarkerMode.ALIGNED)
             told.append(marker)
-            for index, run in self.runs:
-                if index == partition:
+            if self.replicas > 1:
+                self._agreements[member].triggered(marker)
+            for at, run in self.runs:
+                if at == member and self.replicas == 1:
                     run.triggered(marker)
             if marker.epoch.number % 2:
                 for _, run in self.runs:
@@ -312,8 +431,19 @@ class Job:
 
     def output(self) -> dict[str, list[object]]:
         """Return what each sink was given, and what was sent on each channel, rows as those of a round together."""
-        found: dict[str, list[object]] = {f"{uid}/{index}": kept.said for (uid, index), kept in self.sinks.items()}
-        found.update({str(line.id): list(self._said(line)) for line in self.lines.values()})
+        found: dict[str, list[object]] = {f"{uid}/{at.partition}": kept.said for (uid, at), kept in self.sinks.items()}
+        found.update({str(line.copy): list(self._said(line)) for line in self.lines.values()})
+        return found
+
+    def outputs(self) -> dict[str, dict[Replica, list[object]]]:
+        """Return what each member's sinks were given, and what each has sent to which member, by what has to agree."""
+        found: dict[str, dict[Replica, list[object]]] = {}
+        for (uid, at), kept in self.sinks.items():
+            found.setdefault(f"{uid}/{at.partition}", {})[at.replica] = kept.said
+        for copy, line in self.lines.items():
+            if copy.channel.sender != copy.channel.receiver and copy.receiver not in self.killed:
+                name = f"{copy.channel} to replica {copy.heard_by}"
+                found.setdefault(name, {})[copy.sent_by] = list(self._said(line))
         return found
 
     def _said(self, line: Line) -> Iterator[object]:
@@ -338,9 +468,11 @@ def played(
     until: int,
     marks: Sequence[int] = (),
     changed: Callable[[StageParts], StageParts] = lambda parts: parts,
+    replicas: int = 1,
+    kills: Sequence[int] = (),
 ) -> Iterator[Job]:
     """Run a program, with parts of its stages `changed`; whatever happens, everything is closed in the end."""
-    job = Job(program, partitions, seed, folder, marks, changed)
+    job = Job(program, partitions, seed, folder, marks, changed, replicas, kills)
     with job.closing:
         job.run(until)
         yield job

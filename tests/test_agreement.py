@@ -196,7 +196,7 @@ def test_what_a_new_primary_does_not_have_gives_way() -> None:
     follower.heard(Replica(0), Append(1, 0, ("a", "b")))
     assert follower.heard(Replica(1), Append(2, 0, ("a",))) == [Tell(Replica(1), Acknowledge(2, 1))]
     assert follower.heard(Replica(0), Append(1, 2, ("c",))) == []
-    assert follower.undecided == 1
+    assert follower.undecided == ["a"]
 
 
 def test_who_was_left_out_is_waited_for_before_the_driver_is_asked_for_it() -> None:

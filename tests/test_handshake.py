@@ -19,6 +19,7 @@ from snapshot.host.net.connection_kinds import (
     ControlOf,
     HeartbeatOf,
     LastWordsOf,
+    PeerOf,
     UnusableKind,
     kind_bytes,
     parse_kind,
@@ -36,7 +37,7 @@ from snapshot.host.net.handshake import (
     TurnedAway,
     WrongSecret,
 )
-from snapshot.ids import ChannelId, Copy, Replica
+from snapshot.ids import ChannelId, Copy, Peering, Replica
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from statebackend.readable import readable
 
@@ -48,6 +49,7 @@ names = st.text(max_size=30)
 numbers = st.integers(0, 2**32 - 1)
 channels = st.builds(ChannelId, names.map(Uid), names.map(Uid), numbers.map(Partition), numbers.map(Partition), numbers)
 copies = st.builds(Copy, channels, numbers.map(Replica), numbers.map(Replica))
+peerings = st.builds(Peering, numbers.map(Partition), numbers.map(Replica), numbers.map(Replica))
 incarnations = st.builds(Incarnation, numbers.map(Generation), numbers.map(Attempt))
 kinds: st.SearchStrategy[ConnectionKind] = (
     st.builds(ControlOf, names)
@@ -55,6 +57,7 @@ kinds: st.SearchStrategy[ConnectionKind] = (
     | st.builds(LastWordsOf, names)
     | st.builds(CommandOf, names)
     | st.builds(ChannelOf, copies, incarnations)
+    | st.builds(PeerOf, peerings, incarnations)
 )
 secrets = st.binary(min_size=16, max_size=40)
 nonces = st.binary(min_size=NONCE_SIZE, max_size=NONCE_SIZE)

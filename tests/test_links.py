@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from secrets import token_bytes
 
@@ -10,8 +10,20 @@ import pyarrow as pa
 import pytest
 
 from snapshot.cut.frames import Data, Frame, Watermark
-from snapshot.host.links import Broken, Joined, LinkNews, Links, NotConnected, Ready, Receiving, Sending
-from snapshot.host.net.connection_kinds import ChannelOf, ConnectionKind
+from snapshot.host.links import (
+    Broken,
+    Joined,
+    LinkNews,
+    Links,
+    NotConnected,
+    PeerBroken,
+    PeerLink,
+    Ready,
+    Receiving,
+    Sending,
+    Way,
+)
+from snapshot.host.net.connection_kinds import ChannelOf, ConnectionKind, PeerOf
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.net.handshake_io import Proved
 from snapshot.host.net.listener import Listener
@@ -20,6 +32,7 @@ from snapshot.host.protocol.options import HostOptions
 from snapshot.host.protocol.wiring import ByArrival
 from snapshot.ids import ChannelId, Copy, JobId, Member, Replica
 from snapshot.program.plan import Edge, Exchange, Plan, Stage, ToEdge
+from snapshot.replication.agreement import Commit, View
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 
 LIMIT = 20.0
@@ -38,6 +51,11 @@ def channel(sender: Member, receiver: Member) -> ChannelId:
     return EDGE.channel(sender.partition, receiver.partition)
 
 
+def way(kind: ConnectionKind) -> Way:
+    assert isinstance(kind, ChannelOf | PeerOf)
+    return kind.copy if isinstance(kind, ChannelOf) else kind.peering
+
+
 class Process:
     """One process: its port, and its links once it is deployed; frames that came, and what it was told."""
 
@@ -48,7 +66,9 @@ class Process:
         self.sending: dict[Copy, Sending] = {}
         self.receiving: dict[Copy, Receiving] = {}
         self.links: Links | None = None
-        self._early: list[tuple[Copy, Proved]] = []
+        self.peers: Mapping[Replica, PeerLink] = {}
+        self.heard: list[tuple[Replica, object]] = []
+        self._early: list[tuple[Way, Proved]] = []
         self._loop = loop
         self._folder = folder
         self._listener = Listener(
@@ -62,17 +82,15 @@ class Process:
         self.address = self._listener.address
 
     def _judge(self, kind: ConnectionKind) -> str:
-        assert isinstance(kind, ChannelOf)
-        return "" if self.links is None or self.links.expects(kind.copy) else "it is not expected"
+        return "" if self.links is None or self.links.expects(way(kind)) else "it is not expected"
 
     def _connected(self, proved: Proved, kind: ConnectionKind, _peer: str) -> None:
-        assert isinstance(kind, ChannelOf)
         if self.links is None:
-            self._early.append((kind.copy, proved))
+            self._early.append((way(kind), proved))
         else:
-            self.links.accept(kind.copy, proved)
+            self.links.accept(way(kind), proved)
 
-    def deploy(self, peers: dict[Member, Address]) -> None:
+    def deploy(self, peers: dict[Member, Address], view: View | None) -> None:
         deploy = Deploy(
             INCARNATION,
             0,
@@ -87,6 +105,7 @@ class Process:
             OPTIONS,
             "",
             str(self._folder),
+            view=view,
         )
         self.links = Links(deploy, PLAN, SECRET, self._loop, self._hear, self._arrived, lambda: None)
         for copy, proved in self._early:
@@ -101,6 +120,7 @@ class Process:
             case Ready():
                 assert self.links is not None
                 self.sending = {end.copy: end for ends in self.links.begin_sending().values() for end in ends}
+                self.peers = self.links.begin_agreeing(lambda by, message: self.heard.append((by, message)))
                 self.receiving = dict(self.links.begin_receiving())
             case Joined(_, sending, receiving):
                 self.sending |= {end.copy: end for end in sending.values()}
@@ -135,13 +155,13 @@ class Group:
         self.folder = folder
         self.processes: dict[Member, Process] = {}
 
-    def start(self, *members: Member) -> list[Process]:
+    def start(self, *members: Member, view: View | None = None) -> list[Process]:
         """Add processes, and deploy each with all that are there."""
         added = [Process(self.loop, member, self.folder) for member in members]
         self.processes |= {process.member: process for process in added}
         peers = {process.member: process.address for process in self.processes.values()}
         for process in added:
-            process.deploy(peers)
+            process.deploy(peers, view)
         return added
 
     def until(self, seen: Callable[[], bool]) -> None:
@@ -247,3 +267,37 @@ def test_the_end_of_a_process_breaks_all_connections_with_it(group: Group) -> No
     }
     assert second.told == [Ready()], "nothing comes after it was closed"
     assert all(not isinstance(frame, Data) for _, frame in first.came)
+
+
+def in_view(group: Group) -> tuple[Process, Process]:
+    """Return two members of one partition that are peers."""
+    view = View(1, frozenset((Replica(0), Replica(1))), frozenset((Replica(0), Replica(1))), Replica(0))
+    first, second = group.start(SECOND, LATER, view=view)
+    group.until(lambda: first.told == [Ready()] and second.told == [Ready()])
+    return first, second
+
+
+def test_members_of_one_partition_are_peers_if_there_is_a_view_of_them(group: Group) -> None:
+    first, second = in_view(group)
+    first.peers[LATER.replica].send(Commit(1, 7))
+    second.peers[SECOND.replica].send(Commit(1, 8))
+    group.until(lambda: bool(first.heard and second.heard))
+    assert second.heard == [(SECOND.replica, Commit(1, 7))]
+    assert first.heard == [(LATER.replica, Commit(1, 8))]
+    assert not first.sending or all(copy.receiver == SECOND for copy in first.sending), "there is no channel"
+
+
+def test_a_peer_that_is_gone_is_named(group: Group) -> None:
+    first, second = in_view(group)
+    assert second.links is not None
+    second.links.close()
+    group.until(lambda: any(isinstance(said, PeerBroken) for said in first.told))
+    assert [said.member for said in first.told if isinstance(said, PeerBroken)] == [LATER]
+
+
+def test_a_peer_that_is_dropped_is_not_told_of_again(group: Group) -> None:
+    first, second = in_view(group)
+    assert first.links is not None
+    first.links.drop(LATER)
+    group.until(lambda: any(isinstance(said, PeerBroken) for said in second.told))
+    assert first.told == [Ready()]

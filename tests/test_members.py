@@ -7,10 +7,13 @@ from secrets import token_hex
 import pyarrow as pa
 import pytest
 
+from snapshot.cut.frames import Boundary, Data, Frame
 from snapshot.epochs.transaction_events import Begin, parse_transaction_id
 from snapshot.epochs.transactions import Transactions
+from snapshot.host.flow.allowances import Allowance
 from snapshot.host.links import copies
 from snapshot.host.net.connection_kinds import ChannelOf, kind_bytes, parse_kind
+from snapshot.host.partition.router import FanOut
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.ids import ChannelId, Copy, JobId, Member, Replica, numbered_from
 from snapshot.tree.manifest import CommitPayload
@@ -68,3 +71,36 @@ def test_a_replica_names_files_and_transactions_by_numbers_of_its_own(replica: i
     assert parse_transaction_id(opened.transaction).n == replica * 2**32
     assert files.state_name().endswith(f"-{replica * 2**32 + 1}.sst")
     assert files.put(pa.py_buffer(b"rows")).path != files.put(pa.py_buffer(b"rows")).path
+
+
+class End:
+    """The sending end to one process, with bytes that it has not taken."""
+
+    def __init__(self, replica: int) -> None:
+        self.copy = Copy(channel(0, 1), heard_by=Replica(replica))
+        self.id = self.copy.channel
+        self.bytes = 0
+        self.allowed = Allowance(10, 10)
+        self.frames: list[Frame] = []
+
+    def put(self, frame: Frame) -> tuple[Data, ...]:
+        self.frames.append(frame)
+        return ()
+
+
+def test_all_processes_with_a_role_are_given_what_is_sent_to_it_until_they_are_gone() -> None:
+    first, second = End(0), End(1)
+    both = FanOut([first, second])
+    both.put(Boundary(1))
+    both.drop(first.copy.receiver)
+    both.put(Boundary(2))
+    assert (first.frames, second.frames) == ([Boundary(1)], [Boundary(1), Boundary(2)])
+
+
+def test_the_quickest_process_of_a_role_says_whether_there_is_room_until_another_is_far_behind() -> None:
+    first, second = End(0), End(1)
+    both = FanOut([first, second], lag=100)
+    first.bytes, second.bytes, second.allowed = 5, 100, Allowance(500, 100)
+    assert (both.bytes, both.allowed.rows) == (5, 500)
+    second.bytes = 170
+    assert both.bytes == 70, "its memory is bounded"

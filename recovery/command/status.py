@@ -13,6 +13,7 @@ from recovery.command.arguments import Verbs, add_running_job, add_verb, attache
 from recovery.driver.report.status import RunStatus
 from recovery.events import Finished, GaveUp, Stopped
 from snapshot.cut.frames import EARLIEST, LATEST
+from snapshot.ids import Member
 
 _CLEAR = "\x1b[H\x1b[2J"
 
@@ -100,12 +101,19 @@ def in_words(status: RunStatus, now: float) -> str:
         lines.append(f"trouble: {status.trouble}")
     lines += _operators(status, now)
     lines += [f"{uid} has left out {count} rows that do not fit" for uid, count in status.bad_rows.items() if count]
-    placed = sorted((has, worker) for worker, has in status.workers.items() if has is not None)
-    lines += [f"partition {has}: {_process(status, worker)}" for has, worker in placed]
+    placed = sorted((has, worker) for worker, has in status.roles.items() if has is not None)
+    lines += [f"{_role(status, has, len(placed))}: {_process(status, worker)}" for has, worker in placed]
     lines += [f"standing by: {_process(status, worker)}" for worker, has in status.workers.items() if has is None]
     if status.failure:
         lines.append(f"last failure: {status.failure}")
     return "\n".join(lines)
+
+
+def _role(status: RunStatus, member: Member, members: int) -> str:
+    if members <= status.parallelism and not member.replica:
+        return f"partition {member.partition}"
+    stands = ", the primary" if status.primaries.get(member.partition) == member else ""
+    return f"partition {member.partition}, replica {member.replica}{stands}"
 
 
 def _epochs(status: RunStatus, now: float) -> str:

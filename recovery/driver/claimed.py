@@ -48,6 +48,7 @@ from snapshot.host.protocol.messages import (
     Hello,
     Restored,
     StandDown,
+    Suspects,
     WantsSplit,
 )
 from snapshot.ids import Member
@@ -55,7 +56,7 @@ from statebackend import means
 from statebackend.ids import Epoch, Incarnation
 
 OfEpochs = Acknowledgement | HasCommitted | Declining | CannotCommit
-OfAttempt = Restored | FirstOutput | WantsSplit | AllEnded | Figures | CommitPutOff | Delivery
+OfAttempt = Restored | FirstOutput | WantsSplit | AllEnded | Figures | CommitPutOff | Delivery | Suspects
 FromPartition = OfEpochs | Failed | OfAttempt
 
 
@@ -202,14 +203,20 @@ class ClaimedJob:
                 self._note(worker_events.restored(message))
                 if attempt.restored(member):
                     self._all_restored(attempt)
+            case WantsSplit(uid=uid):
+                attempt.wanted(member, uid)
+            case AllEnded():
+                attempt.ended(member)
+                self._end_if_all_have(attempt)
+            case Suspects():
+                self._suspected(attempt, member, message)
+            case Delivery():
+                self._environment.deliveries.add(message)
+            case _ if not self._record.scheme.stands_for(member):
+                pass  # its primary says as much
             case FirstOutput():
                 clock.first_output(self._now())
                 self._note_recovery()
-            case WantsSplit(_, partition, uid):
-                attempt.wanted(partition, uid)
-            case AllEnded():
-                if attempt.ended(member):
-                    self.epochs.tell(self._record.endings.all_ended())
             case Figures(partition=partition, memory_bytes=memory, lag_ms=lag):
                 self._record.memory[partition] = memory
                 known = {uid: stage.window for uid, stage in message.stages.items() if stage.window}
@@ -219,8 +226,10 @@ class ClaimedJob:
                 self._environment.reporting.figures(message)
             case CommitPutOff():
                 self._note(worker_events.put_off(message))
-            case Delivery():
-                self._environment.deliveries.add(message)
+
+    def _end_if_all_have(self, attempt: AttemptRun) -> None:
+        if attempt.is_ended:
+            self.epochs.tell(self._record.endings.all_ended())
 
     # --- attempts -----------------------------------------------------------------------------------------------------
 
@@ -252,6 +261,7 @@ class ClaimedJob:
                         epoch=roll_back.epoch,
                         workers=tuple(attempt.deployed),
                         members=tuple(attempt.deployed.values()),
+                        primaries=tuple(filter(self._record.scheme.stands_for, attempt.deployed.values())),
                     )
                 )
             case Overtaken(by):
@@ -274,14 +284,35 @@ class ClaimedJob:
     def _member_failed(self, worker: str, failure: Failure) -> None:
         """Ask the scheme what it means that a member is gone, or cannot go on."""
         member, attempt = self.deployment.member_of(worker), self._attempt_of(failure.incarnation)
-        if member is not None and attempt is not None and worker in attempt.deployed:
-            match self._record.scheme.lost(member, failure.cause):
-                case Masked():
-                    attempt.left(worker)
-                    return
-                case Broken():
-                    pass
-        self._fail(failure)
+        if member is not None and attempt is not None and worker in attempt.deployed and attempt.is_restored:
+            self._follow_loss(attempt, member, self._record.scheme.lost(member, failure.cause), failure)
+        else:
+            self._fail(failure)
+
+    def _suspected(self, attempt: AttemptRun, by: Member, said: Suspects) -> None:
+        """Ask the scheme what it means that a member cannot reach another one."""
+        suspected, reason = Member(said.partition, said.of), f"member {by} does not reach it: {said.reason}"
+        failure = Failure(attempt.incarnation, Cause.CHANNEL, reason, said.partition)
+        if attempt.is_restored:
+            verdict = self._record.scheme.suspected(by, suspected, said.view)
+            if verdict is not None:
+                self._follow_loss(attempt, suspected, verdict, failure)
+
+    def _follow_loss(self, attempt: AttemptRun, member: Member, verdict: Masked | Broken, failure: Failure) -> None:
+        match verdict:
+            case Broken(collapsed):
+                if collapsed is not None:
+                    self._note(log.Collapsed(at=means.wall(), partition=collapsed, reason=failure.reason))
+                self._fail(failure)
+            case Masked(view, moved):
+                for worker in attempt.workers_of((member,)):
+                    attempt.left(worker, view)
+                left = 0 if view is None else len(view.members)
+                at, partition = means.wall(), member.partition
+                self._note(log.ReplicaLost(at=at, member=member, reason=failure.reason, left=left))
+                if moved and view is not None:
+                    self._note(log.PrimaryMoved(at=at, member=Member(partition, view.primary), view=view.number))
+                self._end_if_all_have(attempt)
 
     def _fail(self, failure: Failure) -> None:
         """Do what follows from a failure, unless it is about files that may be damaged: that is looked into first."""

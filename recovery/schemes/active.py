@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from recovery.restart_strategies import Restarts
-from recovery.schemes.passive import Passive, PassiveRun
+from recovery.schemes.active_run import ActiveRun
+from recovery.schemes.passive import Passive
+from recovery.schemes.scheme import SchemeRun
 from snapshot.cut.frames import MarkerMode
 from snapshot.epochs.coordinator_options import ContradictingOptions, CoordinatorOptions, Rhythm
 from snapshot.host.protocol.options import Following
@@ -47,7 +49,7 @@ class Active:
     def wiring(self, interval: int) -> Wiring:
         """Return how the partitions are wired."""
         del interval
-        return InRounds(milliseconds(self.tick))
+        return InRounds(milliseconds(self.tick), self.replicas)
 
     @property
     def agreeing(self) -> bool:
@@ -82,7 +84,7 @@ class Active:
 
     def processes(self, parallelism: int) -> int:
         """Return how many processes a job of so many partitions is to have."""
-        return self.fallback.processes(parallelism)
+        return self.fallback.processes(parallelism * self.replicas)
 
     @property
     def standbys(self) -> int:
@@ -97,7 +99,7 @@ class Active:
     @property
     def spread(self) -> bool:
         """True if partitions may move to other executors."""
-        return self.fallback.spread
+        return self.fallback.spread and self.replicas == 1
 
     @property
     def restarts(self) -> Restarts:
@@ -109,6 +111,6 @@ class Active:
         """Return after how many failures of the program in a row the job is given up."""
         return self.fallback.poisoned_after
 
-    def begin(self, parallelism: int) -> PassiveRun:
+    def begin(self, parallelism: int) -> SchemeRun:
         """Return its decisions for one run of a job."""
-        return self.fallback.begin(parallelism)
+        return self.fallback.begin(parallelism) if self.replicas == 1 else ActiveRun(parallelism, self.replicas)

@@ -108,6 +108,14 @@ class PassiveRun:
         del member, cause
         return Broken()
 
+    def view(self, partition: Partition) -> None:
+        """Return None, as a partition has one member."""
+        del partition
+
+    def suspected(self, by: Member, of: Member, view: int) -> None:
+        """Do nothing, as no member is asked of another one."""
+        del by, of, view
+
     def stands_for(self, member: Member) -> bool:
         """Return True: a partition has no other member."""
         del member

@@ -19,6 +19,7 @@ from snapshot.host.protocol.options import Following
 from snapshot.host.protocol.wiring import Wiring
 from snapshot.ids import Member
 from snapshot.program.source import Source
+from snapshot.replication.agreement import View
 from statebackend.durations import Duration
 from statebackend.ids import Epoch, Partition, Uid
 
@@ -107,10 +108,18 @@ class Processes:
 class Broken:
     """The attempt cannot go on: every partition rolls back to the last complete epoch."""
 
+    collapsed: Partition | None = None
+    """The partition of which no member is left that could go on alone, if it had several."""
+
 
 @dataclass(frozen=True, slots=True)
 class Masked:
     """The other members go on as if nothing had happened."""
+
+    view: View | None = None
+    """What those of its partition are told of themselves."""
+    moved: bool = False
+    """True if another one stands for the partition now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +136,17 @@ class SchemeRun(Protocol):
     def place(self, processes: Processes) -> Mapping[Member, str] | None:
         """Return the process of each member of the next attempt; None while there are too few processes."""
 
+    def view(self, partition: Partition) -> View | None:
+        """Return the members of a partition as they are told at the start of the attempt; None if it has one."""
+
     def lost(self, member: Member, cause: Cause) -> Masked | Broken:
         """Return what it means that a member of the attempt is gone, or cannot go on."""
+
+    def suspected(self, by: Member, of: Member, view: int) -> Masked | Broken | None:
+        """Return what it means that a member cannot reach another one; None if it means nothing any more.
+
+        Where the loss is masked, the member is let go.
+        """
 
     def stands_for(self, member: Member) -> bool:
         """True if what a member says of epochs and commits counts as its partition's word."""

@@ -16,17 +16,24 @@ from snapshot import fail_points
 from snapshot.fail_points import reached
 from snapshot.host.faults.injector import Line
 from snapshot.host.net.channels import LocalChannel, OnFrame, ReceivingChannel, SendingChannel
-from snapshot.host.net.connection_kinds import ChannelOf
+from snapshot.host.net.connection_kinds import ChannelOf, PeerOf
 from snapshot.host.net.connector import Connector
+from snapshot.host.net.control import ControlConnection
 from snapshot.host.net.event_loop import EventLoop
 from snapshot.host.net.handshake_io import Proved
+from snapshot.host.net.liveness import break_if_silent
 from snapshot.host.net.tls import TlsSide
 from snapshot.host.protocol.messages import Address, Deploy
-from snapshot.ids import ChannelId, Copy, Member
+from snapshot.ids import ChannelId, Copy, Member, Peering, Replica
 from snapshot.program.plan import Plan
+from snapshot.replication.agreement import Message
+from snapshot.replication.decisions import Decision
 
 Sending: TypeAlias = SendingChannel | LocalChannel
 Receiving: TypeAlias = ReceivingChannel | LocalChannel
+PeerLink: TypeAlias = ControlConnection[Message[Decision], Message[Decision]]
+Way: TypeAlias = Copy | Peering
+"""A connection between two processes: a channel's, or that of two members of a partition with each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,15 @@ class Broken:
     forged: bool
 
 
-LinkNews = Ready | Joined | NotConnected | Broken
+@dataclass(frozen=True, slots=True)
+class PeerBroken:
+    """The connection with another member of the own partition has broken; all channels stand as they did."""
+
+    member: Member
+    reason: str
+
+
+LinkNews = Ready | Joined | NotConnected | Broken | PeerBroken
 
 
 @dataclass(slots=True)
@@ -68,10 +83,10 @@ class _Peer:
     """A member on its way: the connections that it lacks, and those that stand."""
 
     address: Address
-    connecting: dict[Copy, Connector] = field(default_factory=dict)
-    expected: set[Copy] = field(default_factory=set)
-    outgoing: dict[Copy, Proved] = field(default_factory=dict)
-    incoming: dict[Copy, Proved] = field(default_factory=dict)
+    connecting: dict[Way, Connector] = field(default_factory=dict)
+    expected: set[Way] = field(default_factory=set)
+    outgoing: dict[Way, Proved] = field(default_factory=dict)
+    incoming: dict[Way, Proved] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -85,10 +100,11 @@ class _Peer:
 
 
 class Links:
-    """All channels from and to this process. Members of one partition have none with each other.
+    """All channels from and to this process. Members of one partition have none with each other, but if there is a view
+    of them they are peers: two have one connection, which the younger one makes.
 
-    After `Ready` the caller owes `begin_sending`, then `begin_receiving`, once each. `on_frame` and `on_drained` are as
-    for channels.
+    After `Ready` the caller owes `begin_sending`, `begin_agreeing`, then `begin_receiving`, once each. `on_frame` and
+    `on_drained` are as for channels.
     """
 
     def __init__(
@@ -130,10 +146,14 @@ class Links:
         self._receiving: dict[Copy, Receiving] = {}
         self._began = False
         self._closed = False
+        self._agreeing: dict[Replica, PeerLink] = {}
         for member, address in self._addresses.items():
-            self._peers[member] = _Peer(address, expected=set(self._copies_from(member)))
+            self._peers[member] = _Peer(address, expected={*self._copies_from(member), *self._peerings(member, own)})
         for copy in sorted(copy for member in self._peers for copy in self._copies_to(member)):
             self._connect(copy)
+        for member in self._peers:
+            for peering in self._peerings(own, member):
+                self._connect(peering)
         loop.call_soon(self._begin_if_all_are_there)
 
     def _copies_to(self, member: Member) -> list[Copy]:
@@ -146,6 +166,14 @@ class Links:
 
     def _copies(self, channel: ChannelId, members: Collection[Member]) -> Sequence[Copy]:
         return copies(channel, members, self._own)
+
+    def _peerings(self, made_by: Member, taken_by: Member) -> list[Peering]:
+        """Return the connection that one member of this partition makes to another one, if it does."""
+        partition = self._own.partition
+        if self._deploy.view is None or not made_by.partition == taken_by.partition == partition:
+            return []
+        younger = made_by.replica > taken_by.replica
+        return [Peering(partition, made_by.replica, taken_by.replica)] if younger else []
 
     # --- members come and go --------------------------------------------------------------------------------------
 
@@ -170,19 +198,25 @@ class Links:
             self._sending.pop(copy).close()
         for copy in [copy for copy in self._receiving if copy.sender == member]:
             self._receiving.pop(copy).close()
+        if member.partition == self._own.partition and member.replica in self._agreeing:
+            self._agreeing.pop(member.replica).close()
 
-    def expects(self, copy: Copy) -> bool:
-        """True if this way of a channel ends here and is not connected yet."""
-        peer = self._peers.get(copy.sender)
-        return peer is not None and copy in peer.expected and copy not in peer.incoming
+    def has_another(self, member: Member) -> bool:
+        """True if another process with the role of this member's partition has not been dropped."""
+        return any(other != member and other.partition == member.partition for other in self._addresses)
 
-    def accept(self, copy: Copy, proved: Proved) -> None:
-        """Take a channel that ends here and that another process has connected."""
-        if not self.expects(copy):
+    def expects(self, way: Way) -> bool:
+        """True if this connection ends here and does not stand yet."""
+        peer = self._peers.get(way.sender)
+        return peer is not None and way in peer.expected and way not in peer.incoming
+
+    def accept(self, way: Way, proved: Proved) -> None:
+        """Take a connection that ends here and that another process has made."""
+        if not self.expects(way):
             proved.sock.close()
             return
-        self._peers[copy.sender].incoming[copy] = proved
-        self._stands(copy.sender)
+        self._peers[way.sender].incoming[way] = proved
+        self._stands(way.sender)
 
     def close(self) -> None:
         """Close all connections, and those that are on their way."""
@@ -190,27 +224,29 @@ class Links:
         for peer in self._peers.values():
             peer.close()
         self._peers.clear()
-        for end in (*self._sending.values(), *self._receiving.values()):
+        for end in (*self._sending.values(), *self._receiving.values(), *self._agreeing.values()):
             end.close()
+        self._agreeing.clear()
         self._sending.clear()
         self._receiving.clear()
 
-    def _connect(self, copy: Copy) -> None:
-        deploy, peer = self._deploy, self._peers[copy.receiver]
-        peer.connecting[copy] = Connector(
+    def _connect(self, way: Way) -> None:
+        deploy, peer = self._deploy, self._peers[way.receiver]
+        incarnation = deploy.incarnation
+        peer.connecting[way] = Connector(
             self._loop,
             peer.address,
             self._secret,
-            ChannelOf(copy, deploy.incarnation),
-            partial(self._connected, copy),
-            partial(self._not_connected, copy.receiver),
+            ChannelOf(way, incarnation) if isinstance(way, Copy) else PeerOf(way, incarnation),
+            partial(self._connected, way),
+            partial(self._not_connected, way.receiver),
             seconds=deploy.options.connect_timeout / 1000,
             tls=self._tls,
         )
 
-    def _connected(self, copy: Copy, proved: Proved) -> None:
-        self._peers[copy.receiver].outgoing[copy] = proved
-        self._stands(copy.receiver)
+    def _connected(self, way: Way, proved: Proved) -> None:
+        self._peers[way.receiver].outgoing[way] = proved
+        self._stands(way.receiver)
 
     def _not_connected(self, member: Member, reason: str) -> None:
         if self._closed or member not in self._peers:
@@ -248,6 +284,25 @@ class Links:
         members = self._addresses.keys()
         return {channel: [self._sender(copy) for copy in self._copies(channel, members)] for channel in self._begin}
 
+    def begin_agreeing(self, on_message: Callable[[Replica, Message[Decision]], object]) -> Mapping[Replica, PeerLink]:
+        """Return the connections with the other members of the partition; messages come from now on."""
+        for member, peer in self._peers.items():
+            for way, proved in (*peer.outgoing.items(), *peer.incoming.items()):
+                if isinstance(way, Peering):
+                    self._agreeing[member.replica] = self._agree(member, proved, on_message)
+        return dict(self._agreeing)
+
+    def _agree(
+        self, member: Member, proved: Proved, on_message: Callable[[Replica, Message[Decision]], object]
+    ) -> PeerLink:
+        break_if_silent(proved.sock, self._deploy.options.channel_timeout)
+        hear, broken = partial(on_message, member.replica), partial(self._peer_broken, member)
+        return ControlConnection(self._loop, proved, hear, broken)
+
+    def _peer_broken(self, member: Member, reason: str) -> None:
+        if self._agreeing.pop(member.replica, None) is not None:
+            self._tell(PeerBroken(member, reason))
+
     def begin_receiving(self) -> Mapping[Copy, Receiving]:
         """Return the receiving ends of every channel that ends here; frames arrive from now on."""
         members = self._addresses.keys()
@@ -262,6 +317,8 @@ class Links:
             other = copy.receiver if copy.sender == self._own else copy.sender
             if other != self._own and not isinstance(end, LocalChannel):
                 yield Line(self._addresses[other], end)
+        for replica, link in self._agreeing.items():
+            yield Line(self._addresses[Member(self._own.partition, replica)], link)
 
     def address_of(self, member: Member) -> Address | None:
         """Return where a member listens; None if it is not known, or gone."""

@@ -112,9 +112,9 @@ class Agreement(Generic[Decision]):
         return self._primary == self._own
 
     @property
-    def undecided(self) -> int:
-        """Return how many decisions are here and not taken yet."""
-        return self._end - self._taken
+    def undecided(self) -> Sequence[Decision]:
+        """Return the decisions that are here and not taken yet, in their order."""
+        return self._log[self._taken - self._first :]
 
     def propose(self, decision: Decision) -> list[Instruction[Decision]]:
         """Append a decision, as the primary."""

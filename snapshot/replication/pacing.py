@@ -63,6 +63,10 @@ class Pacing:
         self._last = max(self._last + 1, self._before(now))
         return self._last
 
+    def passed(self, number: int) -> None:
+        """Take note of a round that another member has closed: the next one has a larger number."""
+        self._last = max(self._last, number)
+
     def _before(self, now: int) -> int:
         """Return the last number of the tick before the one that `now` is in."""
         return now // self._tick * PER_TICK - 1

@@ -130,7 +130,7 @@ class Deployment:
             self._settings, self._workers, aside, self._loop, self._tree, trouble, roll_back, processes
         )
         self.attempt = attempt
-        attempt.deploy(self._found, record.failures.suspects, record.windows)
+        attempt.deploy(self._found, record.failures.suspects, record.windows, record.scheme.view)
         self._standbys.look(attempt.deployed)
         self._tell(Deployed(attempt, roll_back))
 

@@ -6,6 +6,7 @@ the splits of a cut are taken in the same step in which its triggers are sent.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
@@ -18,10 +19,11 @@ from snapshot import fail_points
 from snapshot.epochs.coordinator_events import RollBack
 from snapshot.fail_points import reached
 from snapshot.host.net.event_loop import Background, EventLoop, Timer
-from snapshot.host.protocol.messages import AssignSplits, Deploy, Hello, StandDown
+from snapshot.host.protocol.messages import AssignSplits, Deploy, Hello, StandDown, ToWorker, ViewIs
 from snapshot.ids import Member, TransactionId
 from snapshot.program.plan import ToSink
 from snapshot.program.source import Available, Resuming, Source
+from snapshot.replication.agreement import View
 from snapshot.tree.frozen_json import Json
 from statebackend import means
 from statebackend.ids import Partition, Uid
@@ -61,6 +63,8 @@ class AttemptRun:
         self._committed: set[Partition] = set()
         self._commits_first = False
         self._ended: set[Member] = set()
+        self._wants: Counter[tuple[Uid, Member]] = Counter()
+        self._dealt: Counter[tuple[Uid, Partition]] = Counter()
         self._epoch = roll_back.epoch
         self._chosen = chosen
         self._worker_of = {member: hello.worker for member, hello in chosen.items()}
@@ -76,10 +80,12 @@ class AttemptRun:
         found: Mapping[Uid, Available],
         suspects: Collection[Partition] = (),
         windows: Mapping[Partition, Mapping[Uid, int]] = _NO_WINDOWS,
+        view: Callable[[Partition], View | None] = lambda _: None,
     ) -> None:
         """Tell each process its role; `found` is what there was of sources that the first epoch lacks.
 
-        The processes of `suspects` are to say what they call; `windows` are those of the attempt before.
+        The processes of `suspects` are to say what they call; `windows` are those of the attempt before. `view` returns
+        the members of a partition that has several.
         """
         settings, epoch, chosen = self._settings, self._epoch, self._chosen
         manifest = self._tree.manifest(epoch)
@@ -95,13 +101,14 @@ class AttemptRun:
         for uid, sink in sinks_of(settings.plan).items():
             self._recover(uid, self._recovery_of(sink, named.get(uid, frozenset())))
         peers = {member: hello.address for member, hello in chosen.items()}
+        began = int(means.wall() * 1000)  # the same for all, as their processing time begins with it
         for member, hello in chosen.items():
             partition = member.partition
             self._workers.send(
                 hello.worker,
                 Deploy(
                     self.incarnation,
-                    int(means.wall() * 1000),
+                    began,
                     settings.job,
                     epoch,
                     member,
@@ -116,6 +123,7 @@ class AttemptRun:
                     time_goes_on=settings.options.available_now,
                     careful=partition in suspects,
                     windows=dict(windows.get(partition, {})),
+                    view=view(partition),
                 ),
             )
             reached(fail_points.ROLE_SENT)
@@ -127,17 +135,26 @@ class AttemptRun:
         """Return the processes of these members, without those that take part no more."""
         return [worker for worker, member in self.deployed.items() if member in members]
 
-    def left(self, worker: str) -> None:
-        """Go on without a process, whose role the others do without."""
-        del self._worker_of[self.deployed.pop(worker)]
+    def left(self, worker: str, view: View | None) -> None:
+        """Go on without a process, whose role others have; these are told the `view` of themselves."""
+        member = self.deployed.pop(worker)
+        del self._worker_of[member]
+        self._workers.send(worker, StandDown(self.incarnation, f"the other members of partition {member} go on alone"))
+        if view is not None:
+            self.tell_members(member.partition, ViewIs(self.incarnation, view))
+
+    def tell_members(self, partition: Partition, message: ToWorker) -> None:
+        """Tell something to all members of a partition."""
+        self._workers.send_all(message, [worker for worker, at in self.deployed.items() if at.partition == partition])
 
     def restored(self, member: Member) -> bool:
         """Take note that a member is restored; return True if it was the last one."""
         self._restored.add(member)
-        return self._is_restored
+        return self.is_restored
 
     @property
-    def _is_restored(self) -> bool:
+    def is_restored(self) -> bool:
+        """True if all members are restored."""
         return self._restored.issuperset(self._worker_of)
 
     def committed(self, partition: Partition) -> bool:
@@ -153,7 +170,7 @@ class AttemptRun:
         The epoch's rows would be committed by other partitions than older rows of the same keys, and might be
         overwritten by these.
         """
-        return self._is_restored and self._commits_first and len(self._committed) < self._parallelism
+        return self.is_restored and self._commits_first and len(self._committed) < self._parallelism
 
     def started(self) -> None:
         """Deal out splits, and begin to look for more, as all partitions are restored."""
@@ -163,13 +180,20 @@ class AttemptRun:
             if source.discover_every is not None and not self._settings.options.available_now:
                 self._look(uid, source, source.discover_every)
 
-    def wanted(self, partition: Partition, uid: Uid) -> None:
-        """Deal out splits to a partition that has nothing more to read of a source."""
-        self._assign(uid, self._dealers[uid].wanted(partition))
+    def wanted(self, member: Member, uid: Uid) -> None:
+        """Deal out splits to a partition that has nothing more to read of a source, as its first member says."""
+        self._wants[uid, member] += 1
+        if self._wants[uid, member] > self._dealt[uid, member.partition]:
+            self._dealt[uid, member.partition] += 1
+            self._assign(uid, self._dealers[uid].wanted(member.partition))
 
-    def ended(self, member: Member) -> bool:
-        """Take note that a member has processed all its input; return True if it was the last one."""
+    def ended(self, member: Member) -> None:
+        """Take note that a member has processed all its input."""
         self._ended.add(member)
+
+    @property
+    def is_ended(self) -> bool:
+        """True if all members have processed all their input."""
         return self._ended.issuperset(self._worker_of)
 
     def enumerators(self) -> dict[Uid, Json]:
@@ -185,9 +209,7 @@ class AttemptRun:
     def _assign(self, uid: Uid, assignments: list[Assignment]) -> None:
         for one in assignments:
             message = AssignSplits(self.incarnation, uid, one.splits, one.last)
-            for worker, member in self.deployed.items():
-                if member.partition == one.partition:
-                    self._workers.send(worker, message)
+            self.tell_members(one.partition, message)
 
     def _look(self, uid: Uid, source: Source, every: float) -> None:
         """Look for new splits in the background, and again after a while."""

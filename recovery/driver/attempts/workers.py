@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from snapshot.host.net.connection_kinds import ChannelOf, CommandOf, ConnectionKind, ControlOf, HeartbeatOf, LastWordsOf
+from snapshot.host.net.connection_kinds import (
+    ChannelOf,
+    CommandOf,
+    ConnectionKind,
+    ControlOf,
+    HeartbeatOf,
+    LastWordsOf,
+    PeerOf,
+)
 from snapshot.host.net.control import SILENCE, ControlConnection, OverLongMessage
 from snapshot.host.net.event_loop import EventLoop, Timer
 from snapshot.host.net.handshake_io import Proved
@@ -187,7 +195,7 @@ class Workers:
                 return "there is no such process, or it has said where it writes"
             case ControlOf() | HeartbeatOf() | LastWordsOf() | CommandOf():
                 return ""
-            case ChannelOf():
+            case ChannelOf() | PeerOf():
                 return "the driver has no channels"
 
     def _connected(self, proved: Proved, kind: ConnectionKind, peer: str) -> None:
@@ -219,7 +227,7 @@ class Workers:
                 self._words[name] = WordsHeard(self._loop, proved.sock)
             case CommandOf(name):
                 self._tell(Commanded(proved, name))
-            case ChannelOf():
+            case ChannelOf() | PeerOf():
                 proved.sock.close()
 
     def _take_beats(self, name: str, beats: Beats) -> None:

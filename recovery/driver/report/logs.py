@@ -72,7 +72,7 @@ def level_of(event: log.AnyEvent) -> tuple[logging.Logger, int]:
             return _EPOCHS, logging.DEBUG
         case log.EpochsRemoved() | log.OrphansDeleted():
             return _EPOCHS, logging.DEBUG
-        case log.PeerRefused() | log.WorkerDied():
+        case log.PeerRefused() | log.WorkerDied() | log.ReplicaLost() | log.PrimaryMoved() | log.Collapsed():
             return _PROCESSES, logging.WARNING
         case log.WorkerJoined() | log.WorkerLost() | log.Moved():
             return _PROCESSES, logging.INFO
@@ -93,6 +93,8 @@ def _kind_of(event: log.AnyEvent) -> str:
             return order
         case log.WorkerDied(worker=worker):
             return worker
+        case log.ReplicaLost(member=member) | log.PrimaryMoved(member=member):
+            return str(member)
         case _:
             return ""
 
@@ -129,6 +131,12 @@ def words_of(event: log.AnyEvent) -> str:
         case log.WorkerDied(partition=partition, how=how, uid=uid, at_work=at_work, stack=stack):
             where = f"; {uid} was at {at_work}" if at_work else ""
             return f"partition {partition}: {how}{where}\n{stack}".rstrip()
+        case log.ReplicaLost(member=member, reason=reason, left=left):
+            return f"member {member} is gone, and partition {member.partition} goes on with {left}: {reason}"
+        case log.PrimaryMoved(member=member):
+            return f"member {member} is the primary of partition {member.partition} from now on"
+        case log.Collapsed(partition=partition, reason=reason):
+            return f"no member of partition {partition} is left that could go on: {reason}"
         case log.WorkerJoined(worker=worker, pid=pid, address=address):
             return f"process {pid} at {address} has joined ({worker})"
         case log.FaultInjected(order=order, by=by):

@@ -6,7 +6,7 @@ is over the last five seconds or so; a partition that begins anew begins at noth
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -97,6 +97,8 @@ class RunStatus:
     incarnation: Incarnation | None = None
     roles: Mapping[str, Member | None] = field(default_factory=dict)
     """The processes that are there, and the role of each; the others stand by."""
+    primaries: Mapping[Partition, Member] = field(default_factory=dict)
+    """The member of each partition that decides what a round of its sources has, and writes to its sinks."""
     pids: Mapping[str, str] = field(default_factory=dict)
     """The host and process id of each process that is there."""
     executors: Mapping[str, str] = field(default_factory=dict)
@@ -134,6 +136,12 @@ class RunStatus:
     def workers(self) -> Mapping[str, Partition | None]:
         """Return the processes that are there, and which partition each has; the others stand by."""
         return {worker: None if role is None else role.partition for worker, role in self.roles.items()}
+
+    @property
+    def redundancy(self) -> int:
+        """Return the number of processes of that partition which has the fewest; 0 while one has none."""
+        there = Counter(role.partition for role in self.roles.values() if role is not None)
+        return min((there[Partition(index)] for index in range(self.parallelism)), default=0)
 
     @property
     def rows_in(self) -> Mapping[Uid, int]:
@@ -283,6 +291,11 @@ def _after(status: RunStatus, event: log.AnyEvent) -> RunStatus:
             return replace(status, state=RunState.FAILED, failure=reason)
         case log.WorkerJoined() | log.WorkerLost() | log.Deployed() | log.Running() | log.AttemptFailed():
             return _after_attempt(status, event)
+        case log.ReplicaLost(member=member):
+            roles = {worker: None if at == member else at for worker, at in status.roles.items()}
+            return replace(status, roles=roles)
+        case log.PrimaryMoved(member=member):
+            return replace(status, primaries={**status.primaries, member.partition: member})
         case log.Recovered():
             return replace(status, recoveries=(*status.recoveries, event)[-_KEPT:])
         case log.EpochTriggered(epoch=epoch):
@@ -310,7 +323,7 @@ def _after(status: RunStatus, event: log.AnyEvent) -> RunStatus:
             return status
         case log.Trouble(what=what, reason=reason):
             return replace(status, trouble=f"{what}: {reason}")
-        case log.Stalled() | log.NoEpochs() | log.Moved() | log.BadRows():
+        case log.Stalled() | log.NoEpochs() | log.Moved() | log.BadRows() | log.Collapsed():
             return status
 
 
@@ -329,11 +342,13 @@ def _after_attempt(
             pids = {worker: at for worker, at in status.pids.items() if worker != lost}
             standbys = _known(status.standbys, roles)
             return replace(status, roles=roles, executors=executors, pids=pids, standbys=standbys)
-        case log.Deployed(incarnation=incarnation, workers=workers, members=members):
+        case log.Deployed(incarnation=incarnation, workers=workers, members=members, primaries=primaries):
             given = dict(zip(workers, members, strict=True))
             placed = {worker: given.get(worker) for worker in status.roles}
             standbys = _known(status.standbys, [worker for worker, at in placed.items() if at is None])
-            return replace(status, incarnation=incarnation, roles=placed, figures={}, standbys=standbys)
+            leads = {member.partition: member for member in primaries}
+            attempt = replace(status, incarnation=incarnation, roles=placed, primaries=leads)
+            return replace(attempt, figures={}, standbys=standbys)
         case log.Running():
             return replace(status, state=RunState.RUNNING)
         case log.AttemptFailed(reason=reason):

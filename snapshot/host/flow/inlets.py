@@ -51,6 +51,12 @@ Instruction = AlignerInstruction | RoundBegan | RoundOver
 class Inlet(Protocol):
     """The inputs of one stage in one attempt. The caller carries out instructions in order, before the next call."""
 
+    def connect(self, copies: Iterable[Copy]) -> None:
+        """Expect these ways of channels, from their beginning on."""
+
+    def drop(self, copy: Copy) -> None:
+        """Expect nothing more from this way of a channel, which has others."""
+
     def arrived(self, copy: Copy, frame: Frame) -> Sequence[Instruction]:
         """Take a frame that has come in."""
 
@@ -91,9 +97,12 @@ class Inlet(Protocol):
         """Return the channels that an alignment holds back."""
 
 
-MakeInlet = Callable[[Collection[ChannelId], Iterable[ChannelId], Epoch, int], Inlet]
+LastRows = Callable[[ChannelId, Data, int], Data]
+"""Returns as many of the last rows of data that came on a channel."""
+
+MakeInlet = Callable[[Collection[ChannelId], Iterable[ChannelId], Epoch, int, LastRows], Inlet]
 """Makes the inlet of these channels, in the plan's order; then come those of them whose rows no marker may overtake,
-the epoch that the attempt starts from, and how many bytes may be queued, about."""
+the epoch that the attempt starts from, how many bytes may be queued, about, and a function that cuts data."""
 
 
 class ArrivalInlet(Aligner):
@@ -103,11 +112,24 @@ class ArrivalInlet(Aligner):
     """
 
     def __init__(
-        self, channels: Collection[ChannelId], ordered: Iterable[ChannelId], restored: Epoch, most: int
+        self,
+        channels: Collection[ChannelId],
+        ordered: Iterable[ChannelId],
+        restored: Epoch,
+        most: int,
+        last_rows: LastRows,
     ) -> None:
         super().__init__(channels, ordered=ordered, restored=restored)
+        del last_rows  # all that comes is taken
         self._most = most
         self._paused: set[ChannelId] = set()
+
+    def connect(self, copies: Iterable[Copy]) -> None:
+        """Expect one way of each channel."""
+
+    def drop(self, copy: Copy) -> None:
+        """Refuse, as a channel has one way."""
+        raise AssertionError(f"channel {copy} has no other way")
 
     def arrived(self, copy: Copy, frame: Frame) -> Sequence[Instruction]:
         """Take a frame that has come in."""

@@ -11,8 +11,10 @@ from collections.abc import Collection, Iterable, Sequence
 
 from snapshot.cut.aligner import Aligner, Arrived, Proceed, Triggered
 from snapshot.cut.frames import Data, End, Frame
-from snapshot.host.flow.inlets import Gating, Instruction, RoundBegan, RoundOver, Said
+from snapshot.host.flow.inlets import Gating, Instruction, LastRows, RoundBegan, RoundOver, Said
 from snapshot.ids import ChannelId, Copy
+from snapshot.replication.first_copy import FirstCopy
+from snapshot.replication.positions import elements
 from snapshot.replication.rounds import MarkerReached, Round, Rounds, Share
 from statebackend.ids import Epoch
 
@@ -22,18 +24,27 @@ _PROCEED = Proceed()
 class RoundInlet:
     """Hands on one round after the other: the rows of each input, then event times and ends, then that it is over.
 
-    Each channel has one sender.
+    A channel may come in several copies, of replicas of its sender: what one of them has brought is dropped when it
+    comes from another one, without being decoded.
     About `most` bytes may be queued, and as much more as the rounds have that are awaited.
     """
 
     def __init__(
-        self, channels: Collection[ChannelId], ordered: Iterable[ChannelId], restored: Epoch, most: int
+        self,
+        channels: Collection[ChannelId],
+        ordered: Iterable[ChannelId],
+        restored: Epoch,
+        most: int,
+        last_rows: LastRows,
     ) -> None:
         del ordered  # no marker overtakes anything
+        self._first: dict[ChannelId, FirstCopy[Copy]] = {channel: FirstCopy((), restored) for channel in channels}
+        self._restored = restored
+        self._last_rows = last_rows
         self._rounds = Rounds(tuple(channels))
         self._aligner = Aligner(channels, restored=restored)
         self._most = most
-        self._paused: set[ChannelId] = set()
+        self._paused: set[Copy] = set()
         self._todo: deque[tuple[ChannelId, Frame]] = deque()
         self._bytes = 0
         self._number: int | None = None
@@ -41,9 +52,23 @@ class RoundInlet:
         self.round = 0
         """The number of the round that is being handed on, or was last."""
 
+    def connect(self, copies: Iterable[Copy]) -> None:
+        """Expect these copies, from the beginning of their channels on."""
+        for copy in copies:
+            self._first[copy.channel].join(copy, self._restored)
+
+    def drop(self, copy: Copy) -> None:
+        """Expect nothing more from a copy, whose sender is gone."""
+        self._first[copy.channel].drop(copy)
+        self._paused.discard(copy)
+
     def arrived(self, copy: Copy, frame: Frame) -> Sequence[Instruction]:
-        """Take a frame that has come in."""
-        self._rounds.arrived(copy.channel, frame)
+        """Take of a frame that has come in what no other copy has brought."""
+        new = self._first[copy.channel].take(copy, frame)
+        if new:
+            if isinstance(frame, Data) and new < elements(frame):
+                frame = self._last_rows(copy.channel, frame, new)
+            self._rounds.arrived(copy.channel, frame)
         return ()
 
     def told(self, said: Said) -> Sequence[Instruction]:
@@ -102,14 +127,14 @@ class RoundInlet:
         """Read no more while too much is queued, but from channels that owe what is to come next."""
         pause, resume = [], []
         for copy in copies:
-            channel, paused = copy.channel, copy.channel in self._paused
+            channel, paused = copy.channel, copy in self._paused
             most = self._most // 2 if paused else self._most
             wanted = self._rounds.is_wanted(channel, most - self._bytes)
             if wanted and paused:
-                self._paused.discard(channel)
+                self._paused.discard(copy)
                 resume.append(copy)
             elif not wanted and not paused:
-                self._paused.add(channel)
+                self._paused.add(copy)
                 pause.append(copy)
         return Gating(pause, resume)
 

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
-from snapshot.ids import ChannelId, Copy, Replica
+from snapshot.ids import ChannelId, Copy, Peering, Replica
 from statebackend.errors import JobError
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 
@@ -64,6 +64,17 @@ class ChannelOf:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerOf:
+    """The agreement of two members of a partition, in one attempt; both speak."""
+
+    peering: Peering
+    incarnation: Incarnation
+
+    def __str__(self) -> str:
+        return f"agreement of {self.peering} of {self.incarnation}"
+
+
+@dataclass(frozen=True, slots=True)
 class CommandOf:
     """A connection for commands of a person, or of a program in a person's place, to the driver of a running job."""
 
@@ -74,7 +85,7 @@ class CommandOf:
         return f"commands of {self.name}"
 
 
-ConnectionKind = ControlOf | HeartbeatOf | LastWordsOf | ChannelOf | CommandOf
+ConnectionKind = ControlOf | HeartbeatOf | LastWordsOf | ChannelOf | PeerOf | CommandOf
 
 
 def kind_bytes(kind: ConnectionKind) -> bytes:
@@ -91,6 +102,8 @@ def kind_bytes(kind: ConnectionKind) -> bytes:
         case ChannelOf(Copy(channel, sent_by, heard_by), Incarnation(generation, attempt)):
             ends = (channel.source, channel.target, channel.sender, channel.receiver, channel.port)
             fields = ["channel", *ends, sent_by, heard_by, generation, attempt]
+        case PeerOf(Peering(partition, made_by, taken_by), Incarnation(generation, attempt)):
+            fields = ["peer", partition, made_by, taken_by, generation, attempt]
     result = json.dumps(fields).encode()
     if len(result) > MAX_KIND:
         raise UnusableKind(f"{kind}: its {len(result)} bytes are more than {MAX_KIND}; use shorter names")
@@ -117,6 +130,10 @@ def parse_kind(sent: bytes) -> ConnectionKind:
             channel = ChannelId(Uid(source), Uid(target), Partition(sender), Partition(receiver), port)
             copy = Copy(channel, Replica(sent_by), Replica(heard_by))
             return ChannelOf(copy, Incarnation(Generation(generation), Attempt(attempt)))
+        case ["peer", *numbers] if len(numbers) == 5:
+            partition, made_by, taken_by, generation, attempt = (_number(number) for number in numbers)
+            peering = Peering(Partition(partition), Replica(made_by), Replica(taken_by))
+            return PeerOf(peering, Incarnation(Generation(generation), Attempt(attempt)))
         case _:
             raise UnusableKind(f"{sent[:100]!r} is no kind of a connection")
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from snapshot import fail_points
 from snapshot.cut.aligner import AlignmentBegan, Missed
-from snapshot.cut.frames import Frame
+from snapshot.cut.frames import Frame, Marker
 from snapshot.cut.participant import Part
 from snapshot.epochs.transaction_events import Refused, RetryLater, Settled, SinkNotReady, SinkReady
 from snapshot.fail_points import reached
@@ -29,8 +29,9 @@ from snapshot.host.partition.failures import is_of_state, kind_of, text_of, trac
 from snapshot.host.partition.last_words import LastWords
 from snapshot.host.partition.opening import NOTHING, OpenedState, StatePlacement
 from snapshot.host.partition.parts import StageParts
-from snapshot.host.partition.router import Outlet
+from snapshot.host.partition.router import FanOut, Outlet, SendingEnd
 from snapshot.host.partition.sink_run import Output, SinkIdentity, SinkNews, SinkRun
+from snapshot.host.partition.source_agreement import SourceAgreement
 from snapshot.host.partition.stage_inputs import ReceivingEnd
 from snapshot.host.partition.stage_news import InFlight, NeedsSplit, StageCut, StageEnded, StageNews
 from snapshot.host.partition.stage_operators import KeyedRun, StillOpening, rows_of_key
@@ -56,11 +57,14 @@ from snapshot.host.protocol.messages import (
     Restored,
     StageFigures,
     TriggerEpoch,
+    ViewIs,
     WantsSplit,
 )
-from snapshot.ids import ChannelId, Copy, TransactionId
+from snapshot.ids import ChannelId, Copy, Member, Replica, TransactionId
 from snapshot.program.plan import Plan, Stage, ToSink
 from snapshot.program.sink import SinkContext
+from snapshot.replication.agreement import Message, View
+from snapshot.replication.decisions import Decision
 from statebackend import means
 from statebackend.backends.unused_memory import give_back_of_thread
 from statebackend.ids import Epoch, Incarnation, Partition, Uid
@@ -103,11 +107,14 @@ class PartitionAttempt:
         plan: Plan,
         files: TreeFiles,
         placements: Mapping[Uid, StatePlacement],
-        sending: Mapping[ChannelId, Sequence[Outlet]],
+        sending: Mapping[ChannelId, Sequence[SendingEnd]],
         parts: StageParts,
         environment: Environment,
+        agreement: SourceAgreement | None = None,
     ) -> None:
+        """Make it; `agreement` is that of the sources with the other members of the partition."""
         self._deploy = deploy
+        self._agreement = agreement
         self._parts = parts
         self._environment = environment
         self._tell = environment.tell
@@ -133,7 +140,7 @@ class PartitionAttempt:
         self._turned_at = 0.0
         self._at: Uid | None = None  # whose code runs, for whoever reads of its failure
         self._status: Timer | None = None
-        outlets = {channel: parts.outlet(ends) for channel, ends in sending.items()}
+        self._outlets = outlets = {channel: parts.outlet(ends) for channel, ends in sending.items()}
         try:
             for stage in plan.stages:
                 self._at = stage.uid
@@ -257,7 +264,7 @@ class PartitionAttempt:
 
     # --- what the driver says -----------------------------------------------------------------------------------------
 
-    def told(self, message: TriggerEpoch | EpochIsOver | AssignSplits | Drain) -> None:
+    def told(self, message: TriggerEpoch | EpochIsOver | AssignSplits | Drain | ViewIs) -> None:
         """Do what the driver has said about this attempt."""
         match message:
             case TriggerEpoch(_, _, marker):
@@ -270,14 +277,57 @@ class PartitionAttempt:
                 self._guarded(lambda: self._assign(uid, splits, last=last))
             case Drain():
                 for run in self._stages:
-                    if run.source is not None:
-                        run.source.drain()
+                    run.drain()
+            case ViewIs(_, view):
+                self._guarded(lambda: self._viewed(view))
         self._poke()
 
     def _trigger(self, trigger: TriggerEpoch) -> None:
+        if self._agreement is not None:
+            self._agreement.triggered(trigger.marker, trigger.then)
+            return
         for run in self._stages:
             self._at = run.uid
             run.triggered(trigger.marker, trigger.then)
+
+    # --- the other members of the partition, and of others ------------------------------------------------------------
+
+    def agree(self, send: Callable[[Replica, Message[Decision]], object]) -> None:
+        """Agree with the other members on what sources hand out; `send` brings a message to one of them."""
+        if self._agreement is not None:
+            self._agreement.connect(send, self._decided, self._poke)
+
+    def heard(self, sender: Replica, message: Message[Decision]) -> None:
+        """Take a message of another member of the partition."""
+        agreement = self._agreement
+        if agreement is not None:
+            self._guarded(lambda: agreement.heard(sender, message))
+
+    @property
+    def view(self) -> View | None:
+        """Return the newest view of the partition's members; None if there is no other one."""
+        return None if self._agreement is None else self._agreement.view
+
+    def _viewed(self, view: View) -> None:
+        if self._agreement is not None:
+            self._agreement.viewed(view)
+
+    def _decided(self, marker: Marker) -> None:
+        """Begin an epoch whose place was decided; sources come to it by themselves."""
+        self._epochs.triggered(marker.epoch)
+        for run in self._stages:
+            if run.source is None:
+                self._at = run.uid
+                run.triggered(marker)
+
+    def left(self, member: Member) -> None:
+        """Go on without a member that is gone; another one has its role."""
+        for outlet in self._outlets.values():
+            if isinstance(outlet, FanOut):
+                outlet.drop(member)
+        for run in self._stages:
+            run.inputs.drop(member)
+        self._poke()
 
     def _over(self, epoch: Epoch, *, complete: bool) -> None:
         if not complete:

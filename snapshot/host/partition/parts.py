@@ -10,7 +10,7 @@ from snapshot.epochs.transaction_events import Committable
 from snapshot.host.flow.gathering import AtOnce, Even, RowGatherer, Take
 from snapshot.host.flow.inlets import MakeInlet
 from snapshot.host.partition.opening import StatePlacement
-from snapshot.host.partition.router import Outlet
+from snapshot.host.partition.router import Outlet, SendingEnd
 from snapshot.host.partition.sink_run import Output
 from snapshot.host.partition.stage_clock import StageClock
 from snapshot.host.partition.stage_source import Pacing
@@ -41,7 +41,7 @@ class StageParts:
     """Takes the rows that the operator gives to one output, on their way to the function that is given; the batches
     that come there have so many rows at most."""
     pacing: MakePacing
-    outlet: Callable[[Sequence[Outlet]], Outlet]
+    outlet: Callable[[Sequence[SendingEnd]], Outlet]
     """Joins the sending ends to all processes that have one receiver's role."""
     output: Callable[[Callable[[], Output]], Output]
     """Returns a sink's part; it may call the function that is given, which opens the sink's writer."""

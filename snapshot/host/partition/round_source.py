@@ -7,7 +7,7 @@ before it. Which readings a round has depends on time; what the stage makes of t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -50,6 +50,7 @@ class RoundSource(StageSource):
         self._pacing = Pacing(tick, driver_time())
         self._held: dict[str, list[pa.RecordBatch]] = {}
         self._count = 0
+        self._splits: tuple[str, ...] | None = None  # as the last round that was handed out says; None: those of now
         self._number: int | None = None  # of the round that is being handed out
         self._batches: deque[tuple[str, pa.RecordBatch]] = deque()
 
@@ -101,19 +102,23 @@ class RoundSource(StageSource):
         return batch
 
     def _hand_out(self, number: int) -> None:
+        held, self._held, self._count = self._held, {}, 0
+        self._begin_round(number, held)
+
+    def _begin_round(self, number: int, held: Mapping[str, Sequence[pa.RecordBatch]]) -> None:
         self._number = number
         self._close_round(number)
-        for split, pieces in sorted(self._held.items()):
+        for split, pieces in sorted(held.items()):
             rows = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
             for start in range(0, len(rows), self._batch_rows):
                 self._batches.append((split, rows.slice(start, self._batch_rows)))
-        self._held, self._count = {}, 0
 
     def watermark(self, *, at_once: bool = False) -> Watermark | None:
         """Return the watermark to announce, once in a round, or if asked for `at_once`; None if it is the last one."""
         if self._times is None or not (at_once or (self._number is not None and not self._batches)):
             return None
-        return self._times.watermark(self.splits.splits, self._clock.now())
+        splits = self.splits.splits if self._splits is None else self._splits
+        return self._times.watermark(splits, self._clock.now())
 
     def closes(self) -> int | None:
         """Return the number of the round that is to be closed now, as all of it was handed out; None if none is."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from snapshot.cut.frames import Data, Frame
 from snapshot.host.flow.allowances import Allowance
 from snapshot.host.net.rows_wire import RowsWire
-from snapshot.ids import ChannelId
+from snapshot.ids import ChannelId, Copy, Member
 from snapshot.operators.operator import Apply
 from snapshot.operators.rows import Rows, joined, keys_in
 from snapshot.program.plan import Edge, Exchange, Step, Target, ToEdge, ToSink
@@ -87,6 +87,7 @@ def _transformed(apply: Apply, label: str, after: Take) -> Take:
 
 
 _NO_LIMIT: Final = 1 << 62
+_LAG: Final = 8 << 20
 
 Overtaken = dict[ChannelId, tuple[Data, ...]]
 
@@ -108,6 +109,48 @@ class Outlet(Protocol):
 
     def put(self, frame: Frame) -> tuple[Data, ...]:
         """Queue a frame, and return the data that it overtook."""
+
+
+class SendingEnd(Outlet, Protocol):
+    """The sending end of a channel to one process."""
+
+    @property
+    def copy(self) -> Copy:
+        """Return from which process to which it goes."""
+
+
+class FanOut:
+    """All ways to one receiver: every process with its role is given all frames, in the form that was made once.
+
+    A process that is slower than another one holds nothing up until it has `lag` bytes more to take than that.
+    """
+
+    def __init__(self, ends: Sequence[SendingEnd], lag: int = _LAG) -> None:
+        self._ends = list(ends)
+        self._lag = lag
+        self.id = ends[0].id
+        """The channel's id."""
+
+    def drop(self, receiver: Member) -> None:
+        """Put nothing more to a process that is gone; another one has its role."""
+        self._ends = [end for end in self._ends if end.copy.receiver != receiver]
+
+    @property
+    def bytes(self) -> int:
+        """Return how many bytes wait to be taken by that process which has the fewest left, mostly."""
+        waiting = [end.bytes for end in self._ends]
+        return max(min(waiting), max(waiting) - self._lag)
+
+    @property
+    def allowed(self) -> Allowance:
+        """Return how many rows may be put, as that process says which allows most."""
+        return max((end.allowed for end in self._ends), key=lambda allowance: allowance.rows)
+
+    def put(self, frame: Frame) -> tuple[Data, ...]:
+        """Queue a frame to all; it overtakes nothing."""
+        for end in self._ends:
+            end.put(frame)
+        return ()
 
 
 class Router:

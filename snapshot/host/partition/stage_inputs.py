@@ -22,7 +22,7 @@ from snapshot.host.partition.channel_state import recalled
 from snapshot.host.partition.opening import StatePlacement
 from snapshot.host.partition.parts import StageParts
 from snapshot.host.partition.stage_clock import StageClock
-from snapshot.ids import ChannelId, Copy
+from snapshot.ids import ChannelId, Copy, Member
 from snapshot.operators.rows import Rows, keys_in
 from snapshot.program.plan import Edge, Exchange
 from statebackend.ids import NO_EPOCH, Epoch, Uid
@@ -81,7 +81,9 @@ class StageInputs:
         self._wires = {place.port_of: RowsWire(place.edge.schema, place.edge.timed) for place in self._inputs.values()}
         ordered = [channel for channel, place in self._inputs.items() if place.edge.ordered]
         restored = epoch if epoch is not None else NO_EPOCH
-        self.inlet = parts.inlet(tuple(self._inputs), ordered, restored, placement.options.input_buffer)
+        self.inlet = parts.inlet(
+            tuple(self._inputs), ordered, restored, placement.options.input_buffer, self._last_rows
+        )
         # An input without event time, such as a control stream, says nothing of it, and holds nobody back.
         self._timed = frozenset(channel for channel, place in self._inputs.items() if place.edge.timed)
         self._watermarks = Watermarks(self._timed, going_on(placement.role.watermark))
@@ -115,6 +117,13 @@ class StageInputs:
     def connect(self, gates: Mapping[Copy, ReceivingEnd]) -> None:
         """Take the receiving ends of the channels."""
         self._gates.update(gates)
+        self.inlet.connect(gates)
+
+    def drop(self, sender: Member) -> None:
+        """Expect nothing more from a process that is gone; another one has its role."""
+        for copy in [copy for copy in self._gates if copy.sender == sender]:
+            del self._gates[copy]
+            self.inlet.drop(copy)
 
     def opening(self) -> None:
         """Let senders go on while the stage's state is awaited."""
@@ -162,6 +171,12 @@ class StageInputs:
         place, payload = self._inputs[channel], frame.payload
         rows = payload if isinstance(payload, Rows) else self._wires[place.port_of].decode(frame)
         self._gathering.add(place, channel, rows)
+
+    def _last_rows(self, channel: ChannelId, frame: Data, count: int) -> Data:
+        payload = frame.payload
+        rows = payload if isinstance(payload, Rows) else self._wires[self._inputs[channel].port_of].decode(frame)
+        last = rows.slice(len(rows) - count, count)
+        return Data(last, last.size, count)
 
     @property
     def gathered(self) -> bool:

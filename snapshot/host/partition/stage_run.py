@@ -87,6 +87,11 @@ class StageRun:
         """Return the splits that the stage reads; None if it does not begin with a source."""
         return None if self._source is None else self._source.splits
 
+    def drain(self) -> None:
+        """Let the source end where it is."""
+        if self._source is not None:
+            self._source.drain()
+
     @property
     def pending(self) -> bool:
         """True if the stage waits for its state."""
@@ -202,15 +207,17 @@ class StageRun:
 
     def _read_once(self, source: Pacing) -> bool:
         if self._ending:
-            return False
+            return self._pass_marker(source)
         if self._due and not source.gathers:
             self._cut_gathered(source)
             return True
-        if not source.reads:
-            return False
-        if source.ended:
+        if source.reads and source.ended:
             self._end()
             return True
+        if self._pass_marker(source):
+            return True
+        if not source.reads:
+            return False
         began, out = self._monotonic(), self.outputs.rows_out
         with self.operator.noting("reading a split"):
             batch = source.read(self.outputs.most(self.operator.at_once))
@@ -239,6 +246,13 @@ class StageRun:
         due, self._due = self._due, []
         for marker in due:
             self._do(self.inputs.inlet.told(align.Triggered(marker)))
+
+    def _pass_marker(self, source: Pacing) -> bool:
+        """Cut for the marker that the source has come to, if it has."""
+        marker = source.marker()
+        if marker is not None:
+            self._do(self.inputs.inlet.told(align.Triggered(marker)))
+        return marker is not None
 
     def _go_on_closing(self, number: int) -> None:
         """Close a round on the outputs when all is done that is due by its time."""

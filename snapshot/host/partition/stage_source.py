@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-from snapshot.cut.frames import Watermark
+from snapshot.cut.frames import Marker, Watermark
 from snapshot.cut.pauses import Pauses, Then
 from snapshot.cut.watermarks import going_on
 from snapshot.host.partition.opening import StatePlacement
@@ -40,6 +40,9 @@ class Pacing(Protocol):
     def over(self, epoch: Epoch, *, complete: bool) -> None:
         """Take the coordinator's word that an epoch is complete, or was given up."""
 
+    def drain(self) -> None:
+        """Take the driver's word that the source is to end where it is."""
+
     @property
     def reads(self) -> bool:
         """True if `read` is to be called now, as far as the outputs have room."""
@@ -64,6 +67,9 @@ class Pacing(Protocol):
 
     def closes_last(self) -> int:
         """Return the number of the round that the end closes; 0 where there are no rounds."""
+
+    def marker(self) -> Marker | None:
+        """Return the marker that all was handed out before, once, if it is the source that places markers."""
 
     def positions(self) -> tuple[SplitPosition, ...]:
         """Return how far the rows go that were handed out: the source's part of a cut."""
@@ -139,6 +145,14 @@ class StageSource:
     def closes_last(self) -> int:
         """Return 0, as there are no rounds."""
         return 0
+
+    def marker(self) -> Marker | None:
+        """Return None: the driver's word is the marker."""
+        return None
+
+    def drain(self) -> None:
+        """Read nothing more, and end."""
+        self.splits.drain()
 
     def read(self, most: int) -> pa.RecordBatch | None:
         """Return the next rows, about `most` at most; None if there are none now."""

@@ -26,8 +26,8 @@ from snapshot.cut.frames import Frame
 from snapshot.fail_points import reached
 from snapshot.host.faults.crash_points import crashing
 from snapshot.host.faults.injector import Faults, Line
-from snapshot.host.links import Broken, Joined, LinkNews, Links, NotConnected, Ready
-from snapshot.host.net.connection_kinds import ChannelOf, ConnectionKind, ControlOf, LastWordsOf
+from snapshot.host.links import Broken, Joined, LinkNews, Links, NotConnected, PeerBroken, Ready, Way
+from snapshot.host.net.connection_kinds import ChannelOf, ConnectionKind, ControlOf, LastWordsOf, PeerOf
 from snapshot.host.net.connector import Connector
 from snapshot.host.net.control import SILENCE, ControlConnection
 from snapshot.host.net.event_loop import Background, EventLoop
@@ -40,6 +40,7 @@ from snapshot.host.partition.failures import kind_of, text_of, traceback_of
 from snapshot.host.partition.folders import job_folder, remove_state
 from snapshot.host.partition.last_words import LastWords
 from snapshot.host.partition.opening import OpenedState, StateOpener, StatePlacement, placement_of
+from snapshot.host.partition.source_agreement import SourceAgreement
 from snapshot.host.partition.stalls import LoopWatch
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
@@ -66,15 +67,19 @@ from snapshot.host.protocol.messages import (
     StandBy,
     StandDown,
     StateRead,
+    Suspects,
     ToWorker,
     TriggerEpoch,
     UseStorage,
+    ViewIs,
 )
 from snapshot.host.protocol.options import use_storage
 from snapshot.host.wiring import stage_parts
-from snapshot.ids import Copy
+from snapshot.ids import Copy, Member, Replica
 from snapshot.program.pickling import loads
 from snapshot.program.plan import Plan
+from snapshot.replication.agreement import Message
+from snapshot.replication.decisions import Decision
 from snapshot.replication.pacing import DriverClock
 from statebackend import means
 from statebackend.child_python import outlive_sigterm
@@ -135,8 +140,10 @@ class Worker:
         self._links: Links | None = None
         self._driver_clock = DriverClock(0, means.monotonic())
         self._attempt: PartitionAttempt | None = None
-        self._early: list[tuple[ChannelOf, Proved]] = []  # of a deployment that we have not heard of yet
-        self._said_early: list[TriggerEpoch | EpochIsOver | AssignSplits | Drain] = []  # while channels are set up
+        self._early: list[tuple[ChannelOf | PeerOf, Proved]] = []  # of a deployment that we have not heard of yet
+        self._said_early: list[
+            TriggerEpoch | EpochIsOver | AssignSplits | Drain | ViewIs
+        ] = []  # while channels are set up
         self._lost = ""
         self._done = False
         self._local: Path | None = None
@@ -261,22 +268,22 @@ class Worker:
         self._lost = f"the driver at {self._driver}: {reason}"
 
     def _judge(self, kind: ConnectionKind) -> str:
-        if not isinstance(kind, ChannelOf):
+        if not isinstance(kind, ChannelOf | PeerOf):
             return "this port takes channels only"
         if kind.incarnation < self._incarnation:
             return f"incarnation {kind.incarnation} is over; this is {self._incarnation}"
-        if kind.incarnation == self._incarnation and (self._links is None or not self._links.expects(kind.copy)):
+        if kind.incarnation == self._incarnation and (self._links is None or not self._links.expects(_way(kind))):
             return "this channel is not expected here, or is connected already"
         return ""
 
     def _on_connection(self, proved: Proved, kind: ConnectionKind, _peer: str) -> None:
-        assert isinstance(kind, ChannelOf)
+        assert isinstance(kind, ChannelOf | PeerOf)
         links = self._links if kind.incarnation == self._incarnation else None
-        sender = None if links is None else links.address_of(kind.copy.sender)
+        sender = None if links is None else links.address_of(_way(kind).sender)
         if kind.incarnation > self._incarnation or (sender is not None and self._faults.is_cut(sender)):
             self._early.append((kind, proved))
         elif links is not None:
-            links.accept(kind.copy, proved)
+            links.accept(_way(kind), proved)
         else:
             proved.sock.close()
 
@@ -314,7 +321,7 @@ class Worker:
                 if message.incarnation > self._incarnation:
                     self._driver_clock = DriverClock(message.sent_at, means.monotonic())
                     self._deploy(message)
-            case TriggerEpoch() | EpochIsOver() | AssignSplits() | Drain():
+            case TriggerEpoch() | EpochIsOver() | AssignSplits() | Drain() | ViewIs():
                 if isinstance(message, TriggerEpoch) and message.incarnation == self._incarnation:
                     self._driver_clock.heard(message.sent_at, means.monotonic())
                 if message.incarnation == self._incarnation and self._attempt is not None:
@@ -449,10 +456,31 @@ class Worker:
             case NotConnected(_, reason):
                 self._tell(Failed(deploy.incarnation, deploy.partition, FailureKind.CHANNEL, reason))
             case Broken(copy, reason, forged):
+                self._channel_broken(deploy, copy, reason, forged=forged)
+            case PeerBroken(member, reason):
                 if self._attempt is not None:
-                    self._attempt.channel_broken(copy, reason, forged=forged)
+                    self._suspect(deploy, member, reason)
             case Joined():
                 raise AssertionError("no member was expected later")
+
+    def _channel_broken(self, deploy: Deploy, copy: Copy, reason: str, *, forged: bool) -> None:
+        """Go on without the process at the other end if another one has its role, or fail."""
+        links, attempt = self._links, self._attempt
+        if links is None or attempt is None:
+            return
+        other = copy.receiver if copy.sender == deploy.member else copy.sender
+        if links.has_another(other) and not forged:
+            links.drop(other)
+            attempt.left(other)
+        else:
+            attempt.channel_broken(copy, reason, forged=forged)
+
+    def _suspect(self, deploy: Deploy, member: Member, reason: str) -> None:
+        """Let the driver decide on the members of the partition, as this one cannot agree with another one."""
+        view = self._attempt.view if self._attempt is not None else None
+        if view is not None and member.replica in view.members:
+            own = deploy.member
+            self._tell(Suspects(deploy.incarnation, own.partition, view.number, own.replica, member.replica, reason))
 
     def _begin(
         self,
@@ -462,14 +490,18 @@ class Worker:
         placements: Mapping[Uid, StatePlacement],
         links: Links,
     ) -> None:
-        parts, sending = stage_parts(deploy.wiring, self._driver_time), links.begin_sending()
+        agreement = None if deploy.view is None else SourceAgreement(deploy.member.replica, deploy.view)
+        parts = stage_parts(deploy.wiring, self._driver_time, deploy.sent_at, agreement)
+        sending = links.begin_sending()
         try:
-            attempt = PartitionAttempt(deploy, plan, files, placements, sending, parts, self._environment)
+            attempt = PartitionAttempt(deploy, plan, files, placements, sending, parts, self._environment, agreement)
         except BaseException as error:
             self._close_links()
             self._fail(deploy, error, kind_of(error))
             return
         self._attempt = attempt
+        peers = links.begin_agreeing(self._heard_of)
+        attempt.agree(lambda to, message: peers[to].send(message))
         attempt.connect(links.begin_receiving())
         self._faults.connected(self._lines())
         attempt.begin()
@@ -479,6 +511,10 @@ class Worker:
         said, self._said_early = self._said_early, []
         for message in said:
             attempt.told(message)
+
+    def _heard_of(self, peer: Replica, message: Message[Decision]) -> None:
+        if self._attempt is not None:
+            self._attempt.heard(peer, message)
 
     def _arrived(self, copy: Copy, frame: Frame) -> None:
         if self._attempt is not None:
@@ -505,6 +541,10 @@ class Worker:
         if self._links is not None:
             self._links.close()
             self._links = None
+
+
+def _way(kind: ChannelOf | PeerOf) -> Way:
+    return kind.copy if isinstance(kind, ChannelOf) else kind.peering
 
 
 def run_worker(driver: Address, secret: bytes, slot: int, launch: int, tls: Tls | None = None) -> None:

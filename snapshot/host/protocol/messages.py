@@ -17,7 +17,7 @@ from snapshot.epochs.transaction_events import Committable
 from snapshot.host.protocol.interpreter import Interpreter, this_interpreter
 from snapshot.host.protocol.options import Following, HostOptions
 from snapshot.host.protocol.wiring import Wiring
-from snapshot.ids import JobId, Member, TransactionId
+from snapshot.ids import JobId, Member, Replica, TransactionId
 from snapshot.replication.agreement import View
 from snapshot.tree.frozen_json import Json, JsonLike
 from snapshot.tree.manifest import ChannelState, CommitPayload, SubtaskSnapshot
@@ -340,9 +340,22 @@ class StateRead:
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Suspects:
+    """The member `by` of a partition cannot reach the member `of` any more, in the view of this number."""
+
+    incarnation: Incarnation
+    partition: Partition
+    view: int
+    by: Replica
+    of: Replica
+    reason: str
+
+
 FromWorker = (
     Hello
     | Stalled
+    | Suspects
     | Followed
     | Restored
     | FirstOutput
@@ -455,6 +468,14 @@ class AssignSplits:
     uid: Uid
     splits: tuple[str, ...]
     last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ViewIs:
+    """The members of your partition are these from now on; said to each of them."""
+
+    incarnation: Incarnation
+    view: View
 
 
 @dataclass(frozen=True, slots=True)
@@ -608,6 +629,7 @@ ToWorker = (
     | TriggerEpoch
     | EpochIsOver
     | AssignSplits
+    | ViewIs
     | Drain
     | StandDown
     | Leave

@@ -12,10 +12,15 @@ class ByArrival:
 
 @dataclass(frozen=True, slots=True)
 class InRounds:
-    """Sources cut what they read into numbered rounds, and every stage takes a round whole from all its inputs."""
+    """Sources cut what they read into numbered rounds, and every stage takes a round whole from all its inputs.
+
+    With several replicas of a partition these agree on the rounds of its sources, and each sends to each of another
+    partition.
+    """
 
     tick: int
     """Sources close a round so often, in milliseconds."""
+    replicas: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Replicas of partitions, as the driver sees them; no I/O."""

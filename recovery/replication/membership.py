@@ -1,0 +1,105 @@
+"""The members of every partition in one attempt: who has gone, who stands for a partition, and when none is left.
+
+Invariant: of one partition there is one view at a time, and each has a larger number than the one before; a member that
+has left a partition never comes back to it; and the primary is in sync, so that it has all that was ever decided.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from snapshot.ids import Member, Replica
+from snapshot.replication.agreement import View
+from statebackend.ids import Partition
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A member is gone, or cannot go on."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class Suspected:
+    """In the view of this number, a member says that it cannot reach another one of its partition."""
+
+    by: Member
+    of: Member
+    view: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewView:
+    """Tell the members of the partition that these are all from now on."""
+
+    partition: Partition
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Let this member go: its peers do without it."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class Collapse:
+    """No member of the partition is left that has all that was decided: the attempt is over."""
+
+    partition: Partition
+
+
+Event = Lost | Suspected
+Instruction = NewView | Drop | Collapse
+
+
+class Membership:
+    """The members of one attempt, which begins with as many replicas of each partition.
+
+    The partitions' first primaries have different numbers, as far as there are so many.
+    """
+
+    def __init__(self, parallelism: int, replicas: int) -> None:
+        members = frozenset(Replica(number) for number in range(replicas))
+        self._views = {
+            Partition(partition): View(1, members, members, Replica(partition % replicas))
+            for partition in range(parallelism)
+        }
+
+    def view(self, partition: Partition) -> View:
+        """Return the newest view of a partition's members."""
+        return self._views[partition]
+
+    def stands_for(self, member: Member) -> bool:
+        """True if the member is the primary of its partition."""
+        return self._views[member.partition].primary == member.replica
+
+    @property
+    def redundancy(self) -> int:
+        """Return the number of members of that partition which has the fewest."""
+        return min(len(view.members) for view in self._views.values())
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """Return what follows from an event; nothing if it is known, or is about a view that is over."""
+        match event:
+            case Lost(member):
+                return self._without(member)
+            case Suspected(by, of, number):
+                view = self._views[by.partition]
+                heard = number == view.number and by.replica in view.in_sync and by.partition == of.partition
+                if not heard or by == of or of.replica not in view.members:
+                    return []
+                return [Drop(of), *self._without(of)]
+
+    def _without(self, member: Member) -> list[Instruction]:
+        partition, view = member.partition, self._views[member.partition]
+        if member.replica not in view.members:
+            return []
+        members, in_sync = view.members - {member.replica}, view.in_sync - {member.replica}
+        if not in_sync:
+            return [Collapse(partition)]
+        primary = view.primary if view.primary in in_sync else min(in_sync)
+        self._views[partition] = made = View(view.number + 1, members, in_sync, primary)
+        return [NewView(partition, made)]
