@@ -11,7 +11,7 @@ PROFILE ?= ci
 AT_ONCE ?= 3
 BIN := $(VENV)/bin
 SERVERS := $(VENV)/servers .servers/versitygw .servers/kafka.stamp .servers/hadoop.stamp .servers/postgres.stamp \
-	.servers/prometheus.stamp .servers/pravega.stamp
+	.servers/prometheus.stamp .servers/pravega.stamp .servers/chromium.stamp
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -90,6 +90,14 @@ test-specs: $(VENV)/test .servers/tlc.stamp  ## histories of the protocols are c
 	cd .servers/prometheus && { apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; }
 	dpkg -x .servers/prometheus/prometheus_*.deb .servers/prometheus
 	@rm .servers/prometheus/prometheus_*.deb
+	@touch $@
+
+# Debian's Chromium, which looks at the page of a job.
+.servers/chromium.stamp:
+	@mkdir -p .servers
+	@command -v chromium >/dev/null || { \
+		[ "$$(id -u)" = 0 ] || { echo "Chromium is not installed: run 'apt-get install chromium' as root" >&2; exit 1; }; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; }
 	@touch $@
 
 fuzz: $(VENV)/test  ## decoders get what is almost right for TIME=10 minutes of processor time; SEED=1, ONLY="manifests" for one

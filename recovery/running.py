@@ -43,7 +43,6 @@ from recovery.events import AnyEvent
 from recovery.offline.stopped_job import refuse_second_start
 from recovery.schemes.passive import usual_scheme
 from recovery.schemes.scheme import Scheme, interval_of
-from recovery.telemetry.problems import CannotTell
 from snapshot.connectors.memory.driver_sink import ToDriver
 from snapshot.cut.frames import MarkerMode
 from snapshot.host.partition.folders import make_job_folder
@@ -67,8 +66,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from recovery.telemetry.collector import Collector
-    from recovery.telemetry.endpoint import MetricsServer
+    from recovery.telemetry.telling import Telling
 
 _PATIENCE: Final = 60.0
 _LOG: Final = readable_logger("epochcut.job")
@@ -103,10 +101,10 @@ class Run:
         outputs: Sequence[str],
         interrupt_timeout: float,
         available_now: bool,
-        metrics: MetricsServer | None = None,
+        telling: Telling | None = None,
     ) -> None:
         self._driver = driver
-        self._metrics = metrics
+        self._telling = telling
         self._available_now = available_now
         self._outputs = outputs  # to this program
         self._interrupt_timeout = interrupt_timeout
@@ -123,7 +121,12 @@ class Run:
     @property
     def metrics_url(self) -> str | None:
         """Return where the job's metrics are served (option `metrics`); None if they are not."""
-        return None if self._metrics is None else self._metrics.url
+        return None if self._telling is None or self._telling.metrics is None else self._telling.metrics.url
+
+    @property
+    def page_url(self) -> str | None:
+        """Return where the job's page is served (option `page`); None if it is not."""
+        return None if self._telling is None or self._telling.page is None else self._telling.page.url
 
     @property
     def events(self) -> tuple[AnyEvent, ...]:
@@ -373,47 +376,31 @@ def run(
             newborn=birth if wanted.is_new else None,
         )
         place = DriverPlace(local, made, tls)
-        metrics = _metrics_of(given)
-        if metrics is not None:
-            refused.callback(metrics.close)
-        collector = _collector_of(given, birth.job)
+        telling = _telling(given, birth.job)
+        if telling is not None:
+            refused.callback(telling.close)
         driver = Driver(settings, store, launcher, EventLog(events_file), _progress_line(given.progress), place)
-        if metrics is not None:
-            driver.events.listen(metrics.heard)
-            driver.at_the_end(metrics.close)
-            metrics.begin(driver.status.show)
-        if collector is not None:
-            driver.events.listen(collector.traces.heard)
-            driver.at_the_end(collector.close)
+        if telling is not None:
+            told = {"checkpoints": settings.store, "local": settings.local or str(local)}
+            telling.begin(plan, scheme, told, driver.status.show, driver.events.listen)
+            driver.at_the_end(telling.close)
         driver.start()
         refused.pop_all()
     atexit.register(_say_if_cut_off, weakref.ref(driver), birth.name)
     to_driver = [uid for uid, sink in sinks_of(plan).items() if isinstance(sink.sink, ToDriver)]
-    return Run(driver, birth, events_file, to_driver, given.interrupt_timeout / 1000, given.available_now, metrics)
+    return Run(driver, birth, events_file, to_driver, given.interrupt_timeout / 1000, given.available_now, telling)
 
 
 run.__doc__ = f"{cleandoc(run.__doc__ or '')}\n\nOptions:\n\n{in_a_list()}"
 
 
-def _metrics_of(options: Options) -> MetricsServer | None:
-    """Listen where the job's metrics are asked for, if they are."""
-    if not options.metrics:
+def _telling(options: Options, job: JobId) -> Telling | None:
+    """Return what is to tell other systems of the run, if anything is."""
+    if not (options.metrics or options.page or options.traces):
         return None
-    from recovery.telemetry.endpoint import Endpoint, MetricsServer  # loads a server, which few jobs need
+    from recovery.telemetry.telling import Telling  # loads a server, which few jobs need
 
-    return MetricsServer(Endpoint.of(options.metrics, options.metrics_token))
-
-
-def _collector_of(options: Options, job: JobId) -> Collector | None:
-    """Return the collector that the job's traces are to go to, if there is one."""
-    if not options.traces:
-        return None
-    try:
-        from recovery.telemetry.collector import Collector  # loads what only an extra brings
-    except ModuleNotFoundError as error:
-        raise CannotTell(f"traces needs the module {error.name}: pip install 'epochcut[traces]'") from error
-
-    return Collector(options.traces, job)
+    return Telling(options, job)
 
 
 def _say_if_cut_off(driver: Callable[[], Driver | None], job: str) -> None:

@@ -22,10 +22,12 @@ import recovery
 from recovery import events as log
 from recovery.driver.report.status import RunState, RunStatus, StageWork, StatusBoard
 from recovery.telemetry.counts import BOUNDS, Counts, Times
-from recovery.telemetry.endpoint import Endpoint, MetricsServer
 from recovery.telemetry.exposition import text_of
 from recovery.telemetry.metrics import families
+from recovery.telemetry.page_data import Fixed
 from recovery.telemetry.problems import CannotTell
+from recovery.telemetry.server import Endpoint, WebServer
+from recovery.telemetry.watch import Watch
 from snapshot import Collection, Stream, ToDriver
 from snapshot.cut.frames import LATEST, Watermark
 from snapshot.host.protocol.messages import Figures, PartitionCost, StageFigures
@@ -38,6 +40,7 @@ Samples = Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
 FIRST, SECOND = (Incarnation(Generation(1), Attempt(number)) for number in (1, 2))
 COUNT = Uid("count")
 PATIENCE = 30.0
+FIXED = Fixed("j", (), ())
 
 
 def samples(text: str) -> Samples:
@@ -85,16 +88,16 @@ def deployed(incarnation: Incarnation) -> log.Deployed:
 
 
 @pytest.fixture
-def serving() -> Iterator[Callable[..., MetricsServer]]:
+def serving() -> Iterator[Callable[..., WebServer]]:
     with ExitStack() as open_ones:
 
         def make(
             address: str = "127.0.0.1:0",
             token: str = "",
             status: Callable[[], RunStatus] = lambda: RunStatus("j", RunState.RUNNING, 2),
-        ) -> MetricsServer:
-            server = MetricsServer(Endpoint.of(address, token))
-            server.begin(status)
+        ) -> WebServer:
+            server = WebServer(Endpoint.of("metrics", address, token), "/metrics")
+            server.begin(Watch(FIXED, status).routes)
             open_ones.callback(server.close)
             return server
 
@@ -192,7 +195,7 @@ def test_times_are_counted_below_every_bound_that_they_do_not_exceed(given: list
     ]
 
 
-def test_names_with_quotes_and_line_ends_come_back_as_they_are(serving: Callable[..., MetricsServer]) -> None:
+def test_names_with_quotes_and_line_ends_come_back_as_they_are(serving: Callable[..., WebServer]) -> None:
     name = 'a"b\\c\nd <script>'
     server = serving(status=lambda: RunStatus(name, RunState.RUNNING, 2))
     found = scraped(server.url)
@@ -202,19 +205,19 @@ def test_names_with_quotes_and_line_ends_come_back_as_they_are(serving: Callable
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[", "user@evil.example"]
 )
-def test_a_call_by_a_foreign_name_gets_nothing(serving: Callable[..., MetricsServer], host: str) -> None:
+def test_a_call_by_a_foreign_name_gets_nothing(serving: Callable[..., WebServer], host: str) -> None:
     status, text = asked(serving().url, Host=host)
     assert (status, text) == (403, "not for you\n")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:9249", "localhost", "LOCALHOST:80", "[::1]:9249"])
-def test_a_call_by_a_name_of_the_loopback_is_answered(serving: Callable[..., MetricsServer], host: str) -> None:
+def test_a_call_by_a_name_of_the_loopback_is_answered(serving: Callable[..., WebServer], host: str) -> None:
     status, text = asked(serving().url, Host=host)
     assert status == 200
     assert "epochcut_job_parallelism" in text
 
 
-def test_with_a_token_callers_need_it_by_whatever_name_they_call(serving: Callable[..., MetricsServer]) -> None:
+def test_with_a_token_callers_need_it_by_whatever_name_they_call(serving: Callable[..., WebServer]) -> None:
     server = serving("0.0.0.0:0", "a-token-of-some-length")
     url = server.url.replace("0.0.0.0", "127.0.0.1")
     assert asked(url)[0] == 401
@@ -223,13 +226,13 @@ def test_with_a_token_callers_need_it_by_whatever_name_they_call(serving: Callab
     assert asked(url, Authorization="Bearer a-token-of-some-length", Host="metrics.example")[0] == 200
 
 
-def test_metrics_are_read_at_one_path_and_changed_at_none(serving: Callable[..., MetricsServer]) -> None:
+def test_metrics_are_read_at_one_path_and_changed_at_none(serving: Callable[..., WebServer]) -> None:
     url = serving().url
-    assert asked(url, "/")[0] == asked(url, "/metrics/..")[0] == 404
+    assert asked(url, "/metrics/")[0] == asked(url, "/metrics/..")[0] == 404
     assert asked(url, method="POST")[0] == asked(url, method="DELETE")[0] == 405
 
 
-def test_silent_callers_hold_up_neither_each_other_nor_the_end(serving: Callable[..., MetricsServer]) -> None:
+def test_silent_callers_hold_up_neither_each_other_nor_the_end(serving: Callable[..., WebServer]) -> None:
     server = serving()
     address = (str(urlsplit(server.url).hostname), urlsplit(server.url).port)
     with ExitStack() as silent:
@@ -243,7 +246,7 @@ def test_silent_callers_hold_up_neither_each_other_nor_the_end(serving: Callable
         assert time.monotonic() - began < 5.0
 
 
-def test_a_status_that_cannot_be_told_is_an_error_of_that_scrape_alone(serving: Callable[..., MetricsServer]) -> None:
+def test_a_status_that_cannot_be_told_is_an_error_of_that_scrape_alone(serving: Callable[..., WebServer]) -> None:
     answers = iter([None, RunStatus("j", RunState.RUNNING, 2)])
     server = serving(status=lambda: next(answers))
     assert asked(server.url)[0] == 500
@@ -258,21 +261,21 @@ def test_a_status_that_cannot_be_told_is_an_error_of_that_scrape_alone(serving: 
         ("127.0.0.1:99999", "", "give an address and a port"),
         ("127.0.0.1:80/metrics", "", "give an address and a port"),
         ("me@127.0.0.1:80", "", "give an address and a port"),
-        ("0.0.0.0:9249", "", "give metrics_token"),
-        ("metrics.example:9249", "", "give metrics_token"),
+        ("0.0.0.0:9249", "", "give web_token"),
+        ("metrics.example:9249", "", "give web_token"),
         ("0.0.0.0:9249", "short", "at least 16"),
     ],
 )  # fmt: skip
 def test_an_address_that_makes_no_sense_or_is_open_to_others_is_refused(address: str, token: str, why: str) -> None:
     with pytest.raises(CannotTell, match=why):
-        Endpoint.of(address, token)
+        Endpoint.of("metrics", address, token)
 
 
 def test_a_port_that_is_taken_is_told_before_anything_starts(tmp_path: Path) -> None:
     program = Stream.read(Collection([("a", 1)], NUMBERS), uid="numbers").write(ToDriver(), uid="out")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(CannotTell, match=f"127.0.0.1:{port}: Address already in use; port 0"):
+        with pytest.raises(CannotTell, match=f"127.0.0.1:{port} cannot be listened at: Address already in use; port 0"):
             recovery.run(
                 program, checkpoints=tmp_path / "tree", local=tmp_path / "local", metrics=f"127.0.0.1:{port}",
                 progress=False,
@@ -289,8 +292,8 @@ def test_ten_thousand_partitions_are_told_in_time() -> None:
         figures={one: Figures(FIRST, one, stages, 0, 0.0, 0.0) for one in partitions},
         work={one: dict.fromkeys(stages, StageWork(1, 1)) for one in partitions},
     )  # fmt: skip
-    server = MetricsServer(Endpoint.of("127.0.0.1:0"))
-    server.begin(lambda: status)
+    server = WebServer(Endpoint.of("metrics", "127.0.0.1:0"), "/metrics")
+    server.begin(Watch(FIXED, lambda: status).routes)
     try:
         began = time.monotonic()
         with urlopen(server.url, timeout=PATIENCE) as answer:

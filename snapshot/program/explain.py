@@ -5,7 +5,7 @@ Invariant: equal plans give equal text, and everything that is matched by name o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -29,6 +29,12 @@ def explained(plan: Plan) -> str:
     """Describe the stages in the order in which rows flow, each with what is chained in it and where its rows go."""
     blocks = ["\n".join(_stage(stage)) for stage in plan.stages]
     return "\n\n".join(blocks) + "\n"
+
+
+def described(stage: Stage) -> tuple[str, Sequence[str], Sequence[tuple[str, str]]]:
+    """Return what a stage begins with, the rest of what `explained` says of it, and its inputs: where from, and how."""
+    inputs = [(_end(edge.source, edge), _exchange(edge)) for edge in stage.inputs]
+    return _first(stage), list(_stage(stage))[1:], inputs
 
 
 def _stage(stage: Stage) -> Iterator[str]:

@@ -46,7 +46,7 @@ def test_the_sums_are_right_after_ten_kills_and_every_panel_of_the_dashboard_sho
         launcher=LocalProcesses(),
         local=tmp_path / "local",
         metrics="127.0.0.1:0",
-        metrics_token=TOKEN,
+        web_token=TOKEN,
         progress=False,
     )
     assert run.metrics_url is not None

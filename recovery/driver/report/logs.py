@@ -141,6 +141,14 @@ def words_of(event: log.AnyEvent) -> str:
             return f"process {pid} at {address} has joined ({worker})"
         case log.FaultInjected(order=order, by=by):
             return f"{by} injected a fault: {order}"
+        case log.Deployed(incarnation=incarnation, epoch=epoch, workers=workers):
+            return f"attempt {incarnation}: {len(workers)} processes have their roles, and go on from {_from(epoch)}"
+        case log.Running(incarnation=incarnation):
+            return f"attempt {incarnation}: all partitions have their state, and epochs go on"
+        case log.Moved(partition=partition, executor=executor, left=left, took_ms=took_ms):
+            return f"partition {partition} moved from executor {left} to {executor} in {took_ms:.0f} ms"
+        case log.OrphansDeleted(files=files, bytes=size):
+            return f"{files} files of {size} bytes were deleted that had been uploaded in vain"
         case _:
             return str(event)
 

@@ -159,9 +159,12 @@ class RunOptions(TypedDict, total=False):
     metrics: str
     """The address at which the job's metrics are served for Prometheus while it runs, such as "127.0.0.1:9249"; port 0
     takes any that is free, and `Run.metrics_url` says which ("", nowhere)."""
-    metrics_token: str
-    """The token that a scraper has to send (`Authorization: Bearer ...`). Without one metrics are served on the
-    loopback only ("")."""
+    page: str
+    """The address of a page that shows the job to a browser while it runs, such as "127.0.0.1:4050"; `Run.page_url`
+    says where it is. It shows, and changes nothing. It has the metrics as well ("", nowhere)."""
+    web_token: str
+    """The token that a scraper has to send (`Authorization: Bearer ...`), and a browser once, as `?token=...`. Without
+    one both are served on the loopback only ("")."""
     traces: str
     """The collector to which the job's epochs and recoveries are sent as traces of OpenTelemetry, by OTLP over HTTP,
     such as "http://127.0.0.1:4318". OTEL_EXPORTER_OTLP_HEADERS and the other variables of OpenTelemetry hold. Needs the
@@ -292,7 +295,8 @@ class Options:
     events: Path | None = None
     trace: Path | None = None
     metrics: str = ""
-    metrics_token: str = field(default="", repr=False)
+    page: str = ""
+    web_token: str = field(default="", repr=False)
     traces: str = ""
     progress: bool | None = None
 

@@ -1,8 +1,9 @@
-"""The endpoint at which a job's metrics are scraped: a small server in threads of its own.
+"""The small server at which a job's metrics and page are read, in threads of its own.
 
-Invariant: whatever a caller does or leaves undone, the job is unharmed: no scrape is waited for, a caller that is
-silent is hung up on, and of very many callers at once most are turned away. Without a token it listens on the loopback
-alone, and answers only calls to a name of the loopback: a page whose own name was made to lead here gets nothing.
+Invariant: whatever a caller does or leaves undone, the job is unharmed: no answer is waited for, a caller that is
+silent is hung up on, and of very many callers at once most are turned away. Nothing is changed by any call. Without a
+token it listens on the loopback alone, and answers only calls to a name of the loopback: a page of somebody else's
+whose own name was made to lead here gets nothing.
 """
 
 from __future__ import annotations
@@ -11,28 +12,23 @@ import hmac
 import logging
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from recovery.driver.report.status import RunStatus
-from recovery.events import AnyEvent
-from recovery.telemetry.counts import Counts
-from recovery.telemetry.exposition import CONTENT_TYPE, text_of
-from recovery.telemetry.metrics import families
 from recovery.telemetry.problems import CannotTell
 from statebackend.readable import readable_logger
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-_LOG: Final = readable_logger("epochcut.metrics")
+_LOG: Final = readable_logger("epochcut.web")
 _SILENT: Final = 10.0
 """Seconds after which a caller that says nothing, or takes nothing, is hung up on."""
 _AT_ONCE: Final = 16
@@ -42,18 +38,38 @@ _LOOK: Final = 0.05
 """Seconds until it notices that it is closed."""
 _SECRET: Final = 16
 """Characters that a token has at least."""
+_COOKIE: Final = "epochcut"
+_STRICT: Final = (
+    ("Cache-Control", "no-store"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; "
+                                "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The answer to a caller."""
+
+    kind: str
+    """Its MIME type."""
+    body: bytes
+
+
+Route = Callable[[], Content]
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address at which metrics are served, and the token that callers need; empty for none."""
+    """The address at which a server listens, and the token that callers need; empty for none."""
 
     host: str
     port: int
     token: str = ""
 
     @classmethod
-    def of(cls, address: str, token: str = "") -> Endpoint:
+    def of(cls, option: str, address: str, token: str = "") -> Endpoint:
         """Read an address such as `127.0.0.1:9249`; `CannotTell` if it is none, or is open to others unprotected."""
         parts = urlsplit(f"//{address}")
         try:
@@ -61,93 +77,106 @@ class Endpoint:
         except ValueError:
             host, port = None, None
         if not host or port is None or parts.path or parts.username is not None:
-            raise CannotTell(f"metrics is {address!r}; give an address and a port, such as '127.0.0.1:9249'")
+            raise CannotTell(f"{option} is {address!r}; give an address and a port, such as '127.0.0.1:9249'")
         if token and len(token) < _SECRET:
-            raise CannotTell(f"metrics_token has {len(token)} characters; give at least {_SECRET}")
+            raise CannotTell(f"web_token has {len(token)} characters; give at least {_SECRET}")
         if not token and not _is_loopback(host):
             raise CannotTell(
-                f"metrics is {address!r}, which other hosts can reach; give metrics_token, which a scraper sends as "
-                "its bearer token (Prometheus: authorization: credentials), or listen on 127.0.0.1"
+                f"{option} is {address!r}, which other hosts can reach; give web_token, which a scraper sends as its "
+                "bearer token (Prometheus: authorization: credentials) and a browser once as ?token=, or listen on "
+                "127.0.0.1"
             )
         return cls(host, port, token)
 
 
-class MetricsServer:
-    """Serves the metrics of one run, from `begin` to `close`. It listens from its making on."""
+class WebServer:
+    """Answers by its routes, from `begin` to `close`. It listens from its making on."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        """Listen. `CannotTell` if that cannot be."""
-        self._lock = threading.Lock()
-        self._counts = Counts()
+    def __init__(self, endpoint: Endpoint, path: str) -> None:
+        """Listen. `CannotTell` if that cannot be. `path` is what callers want first."""
+        self._path = path
         try:
             self._server = _Server(endpoint)
         except OSError as error:
             raise CannotTell(
-                f"metrics cannot be served at {endpoint.host}:{endpoint.port}: {error.strerror or error}; port 0 takes "
-                "any that is free"
+                f"{endpoint.host}:{endpoint.port} cannot be listened at: {error.strerror or error}; port 0 takes any "
+                "that is free"
             ) from error
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(_LOOK,), name="metrics", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(_LOOK,), name="web", daemon=True)
 
-    def begin(self, status: Callable[[], RunStatus]) -> None:
-        """Serve what this status says, and the events that come."""
-
-        def text() -> bytes:
-            with self._lock:
-                return text_of(families(status(), self._counts, time.time()))
-
-        self._server.set_app(_guarded(self._server.endpoint, text))
+    def begin(self, routes: Mapping[str, Route]) -> None:
+        """Answer calls to these paths."""
+        self._server.set_app(_guarded(self._server.endpoint, routes))
         self._thread.start()
 
     @property
     def url(self) -> str:
-        """Return where the metrics are."""
+        """Return where it is, for callers on this host; without the token."""
         host, port = self._server.server_address[:2]
         name = f"[{host!s}]" if ":" in str(host) else str(host)
-        return f"http://{name}:{port}/metrics"
-
-    def heard(self, event: AnyEvent) -> None:
-        """Count an event."""
-        with self._lock:
-            self._counts.heard(event)
+        return f"http://{name}:{port}{self._path}"
 
     def close(self) -> None:
-        """Stop listening; a scrape under way may be cut off."""
+        """Stop listening; an answer under way may be cut off."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join(_FAREWELL)
         self._server.server_close()
 
 
-def _guarded(endpoint: Endpoint, metrics: Callable[[], bytes]) -> WSGIApplication:
-    """Return the application that answers calls for metrics alone, of callers that may have them."""
+def _guarded(endpoint: Endpoint, routes: Mapping[str, Route]) -> WSGIApplication:
+    """Return the application that answers those callers that may have an answer, and no others."""
 
     def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        path = str(environ.get("PATH_INFO"))
+        if endpoint.token and path == "/" and _has_token_in_query(endpoint, environ):
+            cookie = f"{_COOKIE}={endpoint.token}; HttpOnly; SameSite=Strict; Path=/"
+            start("303 See Other", [("Location", "/"), ("Set-Cookie", cookie), ("Content-Length", "0"), *_STRICT])
+            return []
         if not _may(endpoint, environ):
             return _say(start, "401 Unauthorized" if endpoint.token else "403 Forbidden", "not for you\n")
         if environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
-            return _say(start, "405 Method Not Allowed", "metrics can only be read\n")
-        if environ.get("PATH_INFO") != "/metrics":
-            return _say(start, "404 Not Found", "the metrics are at /metrics\n")
+            return _say(start, "405 Method Not Allowed", "nothing can be changed here\n")
+        if path not in routes:
+            return _say(start, "404 Not Found", f"there is: {', '.join(routes)}\n")
         try:
-            body = metrics()
+            content = routes[path]()
         except Exception:
-            _LOG.exception("the metrics could not be put together")
-            return _say(start, "500 Internal Server Error", "the metrics could not be put together; see the log\n")
-        start("200 OK", [("Content-Type", CONTENT_TYPE), ("Content-Length", str(len(body)))])
-        return [body]
+            _LOG.exception("%s could not be put together", path)
+            return _say(start, "500 Internal Server Error", "it could not be put together; see the driver's log\n")
+        length = str(len(content.body))
+        start("200 OK", [("Content-Type", content.kind), ("Content-Length", length), *_STRICT])
+        return [content.body]
 
     return answer
+
+
+def _has_token_in_query(endpoint: Endpoint, environ: WSGIEnvironment) -> bool:
+    given = parse_qs(str(environ.get("QUERY_STRING", "")), errors="replace").get("token", [""])[0]
+    return _is_token(endpoint, given)
+
+
+def _is_token(endpoint: Endpoint, given: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), endpoint.token.encode())
 
 
 def _may(endpoint: Endpoint, environ: WSGIEnvironment) -> bool:
     """True if a caller has the token; where none is needed, if it knows whom it calls."""
     if endpoint.token:
-        given = str(environ.get("HTTP_AUTHORIZATION", "")).encode("latin-1", "replace")
-        return hmac.compare_digest(given, f"Bearer {endpoint.token}".encode())
+        kind, _, given = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
+        return (kind == "Bearer" and _is_token(endpoint, given)) or _is_token(endpoint, _cookie(environ))
     with suppress(ValueError):
         host = urlsplit(f"//{environ.get('HTTP_HOST', '')}").hostname
         return host is not None and (host == endpoint.host or _is_loopback(host))
     return False
+
+
+def _cookie(environ: WSGIEnvironment) -> str:
+    try:
+        found = SimpleCookie(str(environ.get("HTTP_COOKIE", ""))).get(_COOKIE)
+    except CookieError:
+        return ""
+    return "" if found is None else found.value
 
 
 def _say(start: StartResponse, status: str, text: str) -> Iterable[bytes]:

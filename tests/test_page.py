@@ -1,0 +1,187 @@
+"""The page of a job: its data, whatever is in it; its colours; and the guard at its door."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import recovery
+from recovery import events as log
+from recovery.driver.report.status import RunState, RunStatus, StageWork
+from recovery.events import Marks
+from recovery.telemetry.page_data import Fixed, Node
+from recovery.telemetry.server import Endpoint, WebServer
+from recovery.telemetry.watch import Watch
+from snapshot.cut.frames import Watermark
+from snapshot.host.protocol.messages import Figures, Followed, PartitionCost, StageFigures
+from snapshot.ids import Member
+from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
+from tests import endless_job
+from tests.test_metrics import asked
+
+FIRST = Incarnation(Generation(1), Attempt(1))
+EPOCH = Epoch(Generation(1), 7)
+MARKUP = "<img src=x onerror=alert(1)>\u2028</script>\x1b[31m"
+TOKEN = "a-token-of-some-length"
+PAGE = (files("recovery.telemetry") / "page.html").read_text()
+SCRIPT = (files("recovery.telemetry") / "page.js").read_text()
+
+
+def full_status(partitions: int = 2) -> RunStatus:
+    """A status in which there is something of everything, with markup wherever a name may be."""
+    uid, each = Uid(MARKUP), [Partition(number) for number in range(partitions)]
+    stage = StageFigures(5, 4, Watermark(1_000), 10, 1, 2.0, waits_for=MARKUP, busy_ms=3.0)
+    costs = tuple(PartitionCost(one, 5.0, 1.0, 1.0, 2.0, 10, 20) for one in each)
+    epoch = log.EpochCompleted(
+        at=2.0, epoch=EPOCH, savepoint=True, since_trigger_ms=6.0, alignment_ms=1.0, sync_ms=1.0, async_ms=2.0,
+        state_bytes=10, channel_bytes=20, partitions=costs, states={uid: dict.fromkeys(each, 100)},
+    )  # fmt: skip
+    recovered = log.Recovered(at=3.0, incarnation=FIRST, epoch=None, epoch_age_ms=None, marks=Marks(decided=1.0))
+    roles = {f"w{one}": Member(one) for one in each}
+    return RunStatus(
+        MARKUP, RunState.RECOVERING, partitions, MARKUP, Generation(1), FIRST,
+        roles={**roles, "standby": None}, pids={"w0": MARKUP}, executors={"w0": MARKUP}, complete=EPOCH,
+        committed=EPOCH, in_flight=(EPOCH,), epochs=(epoch,), completed_at=2.0,
+        trouble=MARKUP, failure=MARKUP, recoveries=(recovered,),
+        figures={one: Figures(FIRST, one, {uid: stage}, 1, 0.0, 0.0) for one in each},
+        work={one: {uid: StageWork(5, 4)} for one in each},
+        standbys={"standby": Followed(EPOCH, EPOCH, MARKUP)},
+    )  # fmt: skip
+
+
+def watch_of(status: RunStatus) -> Watch:
+    node = Node(MARKUP, MARKUP, (MARKUP,), ((MARKUP, MARKUP),))
+    return Watch(Fixed(MARKUP, (node,), ((MARKUP, MARKUP, True),)), lambda: status)
+
+
+def data_of(watch: Watch) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(watch.routes["/data.json"]().body)
+    return found
+
+
+@pytest.fixture
+def open_ones() -> Iterator[ExitStack]:
+    with ExitStack() as open_ones:
+        yield open_ones
+
+
+def serving(open_ones: ExitStack, watch: Watch, address: str = "127.0.0.1:0", token: str = "") -> str:
+    server = WebServer(Endpoint.of("page", address, token), "/")
+    open_ones.callback(server.close)
+    server.begin(watch.routes)
+    return server.url.replace("0.0.0.0", "127.0.0.1")
+
+
+def test_the_page_has_data_before_anything_is_known_and_when_all_is() -> None:
+    nothing = data_of(watch_of(RunStatus("j", RunState.STARTING, 2)))
+    assert nothing["partitions"] == nothing["epochs"] == nothing["recoveries"] == []
+    assert nothing["complete"] is None
+    watch = watch_of(full_status())
+    watch.heard(log.EpochAbandoned(at=1.0, epoch=EPOCH, reason="timed out", detail=MARKUP))
+    watch.heard(log.Trouble(at=1.0, what=MARKUP, reason=MARKUP))
+    found = data_of(watch)
+    assert found["job"] == found["scheme"] == MARKUP
+    assert [one["partition"] for one in found["partitions"]] == [0, 1]
+    assert found["partitions"][0]["stages"][MARKUP]["rows_in"] == 5
+    assert found["stages"][MARKUP]["rows_in"] == 10
+    assert found["states"] == {MARKUP: {"0": 100, "1": 100}}
+    assert found["epochs"][0]["partitions"][1]["async_ms"] == 2.0
+    assert found["given_up"][0]["detail"] == MARKUP
+    assert [note["kind"] for note in found["notes"]] == ["Trouble", "EpochAbandoned"]
+    assert found["standbys"][0]["epoch"] == "7-1"
+
+
+def test_a_thousand_partitions_are_told_in_time() -> None:
+    watch = watch_of(full_status(1_000))
+    began = time.process_time()
+    assert len(data_of(watch)["partitions"]) == 1_000
+    assert time.process_time() - began < 2
+
+
+def test_texts_can_become_nothing_but_text() -> None:
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", SCRIPT)
+    assert not re.search(r"https?://(?!www\.w3\.org)", PAGE + SCRIPT), "it works without a network"
+    assert "<script>" not in PAGE, "the policy allows no script in the page itself"
+
+
+def test_every_colour_of_text_can_be_read_in_light_and_in_dark() -> None:
+    light, dark = (
+        dict(re.findall(r"--(\w+): (#\w{6})", block)) for block in re.findall(r":root \{(.*?)\}", PAGE, re.S)
+    )
+    for colours in (light, dark):
+        for text in ("ink", "soft", "good", "warn", "bad"):
+            for ground in ("paper", "card"):
+                assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+        for shape in ("busy", "blocked", "one", "two", "three", "four", "five"):
+            assert contrast(colours[shape], colours["paper"]) >= 3, shape
+
+
+def contrast(one: str, other: str) -> float:
+    """The ratio that WCAG defines."""
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_without_a_token_only_calls_by_a_name_of_the_loopback_see_the_page(open_ones: ExitStack) -> None:
+    url = serving(open_ones, watch_of(full_status()))
+    for path in ("/", "/page.js", "/data.json", "/metrics"):
+        assert asked(url, path)[0] == 200
+        assert asked(url, path, Host="evil.example")[0] == 403
+    assert asked(url, "/nothing")[0] == 404
+    assert asked(url, "/data.json", "POST")[0] == 405
+
+
+def test_a_browser_gives_the_token_once_and_keeps_it_where_no_script_reads_it(open_ones: ExitStack) -> None:
+    url = serving(open_ones, watch_of(full_status()), "0.0.0.0:0", TOKEN)
+    assert asked(url, "/")[0] == asked(url, "/?token=wrong-token-of-length")[0] == 401
+    assert asked(url, f"/data.json?token={TOKEN}")[0] == 401, "it stands in the address of the page alone"
+    assert asked(url, f"/?token={TOKEN}")[0] == 303
+    assert asked(url, "/data.json", Cookie=f"epochcut={TOKEN}")[0] == 200
+    assert asked(url, "/data.json", Cookie="epochcut=wrong-token-of-length")[0] == 401
+    assert asked(url, "/data.json", Cookie="=;;epochcut")[0] == 401
+    assert asked(url, "/metrics", Authorization=f"Bearer {TOKEN}")[0] == 200
+
+
+def test_a_job_has_its_page_while_it_runs_and_shows_no_secret_on_it(tmp_path: Path) -> None:
+    run = recovery.run(
+        endless_job.program(tmp_path / "output"),
+        checkpoints=tmp_path / "tree",
+        job="endless",
+        every="100ms",
+        local=tmp_path / "local",
+        page="127.0.0.1:0",
+        web_token=TOKEN,
+        storage_options={"s3": {"secret": "hunter2"}},
+        progress=False,
+    )
+    with run, recovery.attach(job_folder=tmp_path / "local") as attached:
+        assert run.page_url is not None
+        assert run.metrics_url is None
+        endless_job.wait_for(attached, log.EpochCompleted)
+        status, text = asked(run.page_url, "/data.json", Authorization=f"Bearer {TOKEN}")
+        assert asked(run.page_url, "/data.json")[0] == 401
+    assert status == 200
+    found = json.loads(text)
+    assert found["epochs"]
+    assert [node["uid"] for node in found["nodes"]] == ["rows", "sums"]
+    assert found["nodes"][1]["inputs"] == [["rows", "by key (k)"]]
+    options = {name: (value, given) for name, value, given in found["configuration"]}
+    assert options["interval"] == ("100", True)
+    assert options["lost_after"] == ("2000", False)
+    assert options["storage_options"] == ("(not shown)", True)
+    assert "hunter2" not in text
+    assert TOKEN not in text
