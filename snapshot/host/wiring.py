@@ -17,7 +17,6 @@ from snapshot.host.partition.batch_source import BatchSource
 from snapshot.host.partition.parts import MakePacing, StageParts
 from snapshot.host.partition.round_source import RoundSource
 from snapshot.host.partition.router import FanOut, Outlet, SendingEnd
-from snapshot.host.partition.sink_run import Output
 from snapshot.host.partition.source_agreement import SourceAgreement
 from snapshot.host.partition.stage_clock import process_clock, round_clock
 from snapshot.host.partition.stage_source import StageSource
@@ -37,12 +36,10 @@ def stage_parts(
     """
     match wiring:
         case ByArrival():
-            return StageParts(
-                process_clock, ArrivalInlet, RowGatherer, AtOnce, StageSource, _only, _writing, open_showing
-            )
+            return StageParts(process_clock, ArrivalInlet, RowGatherer, AtOnce, StageSource, _only, open_showing)
         case InBatches(at_most, longest):
             pacing: MakePacing = partial(BatchSource, at_most=at_most, longest=longest)
-            return StageParts(process_clock, ArrivalInlet, RowGatherer, AtOnce, pacing, _only, _writing, open_keeping)
+            return StageParts(process_clock, ArrivalInlet, RowGatherer, AtOnce, pacing, _only, open_keeping)
         case InRounds(tick, replicas):
             pacing = partial(RoundSource, tick=tick, driver_time=driver_time)
             if agreement is not None:
@@ -54,7 +51,6 @@ def stage_parts(
                 Even,
                 pacing,
                 _only if replicas == 1 else FanOut,
-                _writing,
                 open_showing,
             )
 
@@ -62,7 +58,3 @@ def stage_parts(
 def _only(ends: Sequence[SendingEnd]) -> Outlet:
     (end,) = ends
     return end
-
-
-def _writing(make: Callable[[], Output]) -> Output:
-    return make()

@@ -26,6 +26,7 @@ from snapshot.host.net.event_loop import Background, EventLoop, Timer
 from snapshot.host.partition.channel_state import Frames, stored
 from snapshot.host.partition.epoch_tracker import ChannelParts, EpochTracker
 from snapshot.host.partition.failures import is_of_state, kind_of, text_of, traceback_of
+from snapshot.host.partition.held_sink import Committables, HeldSink
 from snapshot.host.partition.last_words import LastWords
 from snapshot.host.partition.opening import NOTHING, OpenedState, StatePlacement
 from snapshot.host.partition.parts import StageParts
@@ -189,21 +190,22 @@ class PartitionAttempt:
             frozenset(deploy.options.accept_places),
         )
         self._settled[uid] = None
-        restored = deploy.roles.get(uid, NOTHING).committables
 
-        def writing() -> SinkRun:
+        def write(epoch: Epoch | None, restored: Committables) -> SinkRun:
             return SinkRun(
                 SinkIdentity(deploy.job, uid, deploy.incarnation, deploy.partition, deploy.member.replica),
                 self._parts.writer(target.sink, context, restored),
                 restored,
-                deploy.epoch,
+                epoch,
                 self._environment.loop,
                 self._environment.background,
                 self._sink_said,
                 self._first_output,
             )
 
-        return self._parts.output(writing)
+        if not deploy.primary:
+            return HeldSink(deploy.epoch, write)
+        return write(deploy.epoch, deploy.roles.get(uid, NOTHING).committables)
 
     @property
     def channels(self) -> tuple[ChannelId, ...]:

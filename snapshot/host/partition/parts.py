@@ -11,7 +11,6 @@ from snapshot.host.flow.gathering import AtOnce, Even, RowGatherer, Take
 from snapshot.host.flow.inlets import MakeInlet
 from snapshot.host.partition.opening import StatePlacement
 from snapshot.host.partition.router import Outlet, SendingEnd
-from snapshot.host.partition.sink_run import Output
 from snapshot.host.partition.stage_clock import StageClock
 from snapshot.host.partition.stage_source import Pacing
 from snapshot.program.plan import Stage
@@ -43,7 +42,5 @@ class StageParts:
     pacing: MakePacing
     outlet: Callable[[Sequence[SendingEnd]], Outlet]
     """Joins the sending ends to all processes that have one receiver's role."""
-    output: Callable[[Callable[[], Output]], Output]
-    """Returns a sink's part; it may call the function that is given, which opens the sink's writer."""
     writer: OpenWriter
     """Opens a sink's writer."""
