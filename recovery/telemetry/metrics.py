@@ -56,6 +56,7 @@ def _of_the_job(status: RunStatus, now: float) -> Iterator[Family]:
     newest = status.epochs[-1] if status.epochs else None
     for name, text, value in (
         ("parallelism", "Partitions of the job.", status.parallelism),
+        ("redundancy", "Processes of the partition that has the fewest.", status.redundancy),
         ("generation", "The number of drivers that have claimed the job so far.", status.generation),
         ("attempt", "The attempt of this driver that runs, or ran last.", attempt),
         ("lastCompletedCheckpointId", "The last complete epoch.", _number(status.complete)),
@@ -88,6 +89,9 @@ _EVENTS: Final = (
     ("numRestarts", "AttemptFailed", "Attempts that failed: all partitions went back to the last complete epoch."),
     ("numRecoveries", "Recovered", "Failures that are made up for."),
     ("numMoves", "Moved", "Partitions that were moved to another executor."),
+    ("numReplicasLost", "ReplicaLost", "Members of partitions that are gone while others of theirs went on."),
+    ("numPrimariesMoved", "PrimaryMoved", "Times that another member came to stand for its partition."),
+    ("numCollapses", "Collapsed", "Times that no member of a partition was left."),
     ("numProcessesJoined", "WorkerJoined", "Processes that came."),
     ("numProcessesLost", "WorkerLost", "Processes that are gone."),
     ("numPeersRefused", "PeerRefused", "Times that callers were turned away at a port; of very many, not each."),

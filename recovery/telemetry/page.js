@@ -128,7 +128,7 @@ function overview() {
   return [
     facts(["State", data.state, mood(data.state)], ["Complete epoch", (data.complete || "none") + ", " + ago(data.completed_at)],
       ["Last epoch took", newest ? span(newest.took_ms) : "none yet"], ["Roll-backs", count(data.restarts), data.restarts ? "warn" : "good"],
-      ["Epochs abandoned", count(data.abandoned), data.abandoned ? "warn" : "good"], ["Event time is held back by", slow ? slow.uid : "nothing"]),
+      ["Processes of each partition", "at least " + data.redundancy], ["Epochs abandoned", count(data.abandoned), data.abandoned ? "warn" : "good"], ["Event time is held back by", slow ? slow.uid : "nothing"]),
     data.trouble ? make("p", { class: "warn" }, "Trouble: " + data.trouble) : null,
     data.failure ? make("p", { class: "bad" }, "Last failure: " + data.failure) : null,
     graph(),
@@ -147,7 +147,7 @@ function partitions() {
   return [
     table("Partitions" + (shown.length < data.partitions.length ? `; the first ${shown.length} of ${data.partitions.length}` : ""),
       ["partition", "process", "executor", "memory", "behind its source", "longest turn"], shown.map((one) =>
-        ["partition " + one.partition, one.members.map((each) => (one.members.length > 1 ? `${one.partition}.${each.replica}: ` : "") + each.where).join("; "),
+        ["partition " + one.partition, one.members.map((each) => (one.members.length > 1 ? `${one.partition}.${each.replica}${each.primary ? " (primary)" : ""}: ` : "") + each.where).join("; "),
           one.members.map((each) => each.executor).filter(Boolean).join("; "), bytes(one.memory), span(one.lag_ms), span(one.longest_turn_ms)]), [1, 2]),
     make("h2", {}, "How busy, and how even"),
     table("Rows that came in, as a share of the partition with most, and how busy it is", ["partition", ...uids], shown.map((one) =>

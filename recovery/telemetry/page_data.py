@@ -76,6 +76,7 @@ def page_data(
         "state": status.state.value,
         "scheme": status.scheme,
         "parallelism": status.parallelism,
+        "redundancy": status.redundancy,
         "generation": status.generation,
         "attempt": _text(status.incarnation),
         "complete": _text(status.complete),
@@ -168,6 +169,7 @@ def _member(status: RunStatus, worker: str, role: Member) -> Mapping[str, object
     return {
         "worker": worker,
         "replica": role.replica,
+        "primary": status.primaries.get(role.partition) == role,
         "where": status.pids.get(worker, ""),
         "executor": status.executors.get(worker, ""),
     }
