@@ -47,6 +47,7 @@ FULL = Sizes(
         "delta": 10_000_000,
         "delta-s3": 10_000_000,
         "kafka": 1_000_000,
+        "pravega": 1_000_000,
         "postgres": 1_000_000,
         "postgres-staged": 1_000_000,
         "sqlite": 1_000_000,

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from secrets import token_hex
 
+import pyarrow as pa
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
+import recovery
+from snapshot import Collection, Stream
+from snapshot.connectors.pravega import slot as pravega_slot
+from snapshot.connectors.pravega.calls import CallFailed, Status
+from snapshot.connectors.pravega.commit_log import log_of
+from snapshot.connectors.pravega.controller import Controller, TransactionState
 from snapshot.connectors.pravega.sink import ToPravega
+from snapshot.connectors.pravega.slot import SegmentStores, Slot
+from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.testing.sink_machine import sink_machine
-from snapshot.testing.sinks import CHECKS, SinkEnvironment, SinkTrial
+from snapshot.testing.sinks import CHECKS, SCHEMA, SinkBench, SinkEnvironment, SinkTrial
 from tests.servers.pravega import SCOPE, PravegaServer
+from tests.servers.pravega_reader import events
+
+COMMITTED, ALREADY = CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED
+RETRY, FAILED = CommitOutcome.RETRY_LATER, CommitOutcome.FAILED
 
 
 def trial(server: PravegaServer, sink: ToPravega) -> SinkTrial:
@@ -44,3 +59,169 @@ def test_any_order_of_events_and_crashes_shows_each_row_once(pravega_server: Pra
     machine = sink_machine(trial(pravega_server, ToPravega(pravega_server.controller, SCOPE, stream, key="row")))
     few = settings(max_examples=3, stateful_step_count=12, deadline=None, database=None)
     run_state_machine_as_test(machine, settings=few)
+
+
+# --- in the middle of a commit ----------------------------------------------------------------------------------------
+
+
+class Story:
+    """A transaction that is prepared, and the steps of its commit, which a test interrupts."""
+
+    def __init__(self, server: PravegaServer, stream: str) -> None:
+        self.stream = stream
+        self.bench = SinkBench(trial(server, ToPravega(server.controller, SCOPE, stream, key="row")))
+        self.transaction, self.payload, self.rows = self.bench.prepared()
+
+    def commit(self, incarnation: int = 1) -> tuple[CommitOutcome, str]:
+        writer = self.bench.writer(incarnation)
+        answer = writer.commit(self.transaction, self.payload)
+        writer.close()
+        return answer.outcome, answer.reason
+
+    def expect(self, rows: Sequence[str], promise: str) -> None:
+        self.bench.expect(list(rows), promise)
+
+
+@pytest.fixture
+def story(pravega_server: PravegaServer) -> Story:
+    return Story(pravega_server, pravega_server.make_stream())
+
+
+def dies(*_: object) -> TransactionState:
+    raise CallFailed(Status.UNAVAILABLE, "the process has died here")
+
+
+def test_what_was_noted_and_not_committed_is_committed_by_the_process_that_finds_the_note(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Controller, "commit", dies)
+        outcome, reason = story.commit()
+    assert outcome is RETRY
+    assert "the process has died here" in reason
+    story.expect([], "what is noted is not visible")
+    assert story.commit(2) == (ALREADY, "")
+    story.expect(story.rows, "what was noted is committed, and not written again")
+
+
+def test_what_pravega_has_aborted_after_it_was_noted_is_written_again(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def aborted(controller: Controller, stream: str, transaction: int) -> TransactionState:
+        assert controller.abort(stream, transaction) is TransactionState.ABORTED  # as when its lease is over
+        raise CallFailed(Status.UNAVAILABLE, "the process has died here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Controller, "commit", aborted)
+        assert story.commit()[0] is RETRY
+    assert story.commit(2) == (COMMITTED, "")
+    story.expect(story.rows, "what was aborted is written again")
+
+
+def test_a_transaction_that_is_aborted_while_it_is_committed_is_tried_again(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Controller, "commit", Controller.abort)
+        outcome, reason = story.commit()
+    assert outcome is RETRY
+    assert "Pravega has aborted transaction" in reason
+    assert story.commit() == (COMMITTED, "")
+    story.expect(story.rows, "the next try commits")
+
+
+def test_a_commit_whose_answer_got_lost_is_not_done_again(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = Controller.commit
+
+    def loses_the_answer(controller: Controller, stream: str, transaction: int) -> TransactionState:
+        assert commit(controller, stream, transaction) is TransactionState.COMMITTED
+        raise CallFailed(Status.UNAVAILABLE, "the process has died here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Controller, "commit", loses_the_answer)
+        assert story.commit()[0] is RETRY
+    assert story.commit(2) == (ALREADY, "")
+    story.expect(story.rows, "its rows are there once")
+
+
+def test_a_committer_that_is_overtaken_commits_nothing(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, overtaken = Slot._written, list[int]()
+
+    def and_is_overtaken(slot: Slot, batches: Iterable[pa.RecordBatch], lease: float) -> int:
+        transaction = written(slot, batches, lease)
+        if not overtaken:
+            overtaken.append(transaction)
+            assert story.bench.settle(story.transaction, story.payload, 2).outcome is COMMITTED
+        return transaction
+
+    monkeypatch.setattr(Slot, "_written", and_is_overtaken)
+    outcome, reason = story.commit()
+    assert outcome is RETRY
+    assert "another process has added to the log" in reason
+    assert story.commit() == (ALREADY, "")
+    story.expect(story.rows, "what two commit at once is there once")
+
+
+def test_rows_are_not_written_again_if_pravega_has_forgotten_what_became_of_them(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Controller, "commit", dies)
+        assert story.commit()[0] is RETRY
+        patch.setattr(Controller, "commit", lambda *_: TransactionState.UNKNOWN)
+        outcome, reason = story.commit(2)
+    assert outcome is FAILED
+    assert "Pravega does not know any more whether transaction" in reason
+    assert "so nothing was written" in reason
+
+
+def test_a_log_that_is_long_is_shortened_and_still_knows_what_was_committed(
+    pravega_server: PravegaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pravega_slot, "_LONG_LOG", 0)
+    sink = ToPravega(pravega_server.controller, SCOPE, pravega_server.make_stream())
+    bench = SinkBench(trial(pravega_server, sink))
+    prepared = bench.prepared_one_after_the_other(3)
+    for one in prepared:
+        bench.settle(one.transaction, one.payload)
+    slot = Slot(sink._clients, sink.stream, log_of(prepared[0].transaction, sink.stream))
+    assert slot._kept.start > 0
+    slot.close()
+    for one in prepared:
+        bench.settle(one.transaction, one.payload, 2)
+    bench.expect([row for one in prepared for row in one.rows], "nothing is forgotten or repeated")
+
+
+def test_a_stream_that_is_no_log_is_refused(story: Story, pravega_server: PravegaServer) -> None:
+    sink = story.bench.sink()
+    assert isinstance(sink, ToPravega)
+    slot = Slot(sink._clients, story.stream, log_of(story.transaction, story.stream))
+    assert slot._stores.of(slot._segment).append_at(slot._segment.name, b"something else", 0)
+    slot.close()
+    outcome, reason = story.commit()
+    assert outcome is FAILED
+    assert "is for records of commits, but has something else at its end" in reason
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+def test_a_job_writes_every_row_to_all_segments_of_a_stream_that_it_makes(
+    exactly_once: bool, pravega_server: PravegaServer, tmp_path: Path
+) -> None:
+    sink = ToPravega(
+        pravega_server.controller, f"made-{token_hex(4)}", "here", key="row", create=3, exactly_once=exactly_once
+    )
+    rows = [{"row": f"row {number}"} for number in range(1000)]
+    program = Stream.read(Collection(rows, SCHEMA), uid="rows").write(sink, uid="out")
+    recovery.run(program, checkpoints=tmp_path, parallelism=2, progress=False).wait(120)
+    found = [json.loads(event) for event in events(sink.controller, sink.scope, sink.stream)]
+    assert sorted(found, key=str) == sorted(rows, key=str)
+    controller = sink._clients.controller()
+    segments, token = controller.segments(sink.stream)
+    stores = SegmentStores(sink._clients, controller, token)
+    assert len(segments) == 3
+    assert all(stores.of(one).extent(one.name).end > 0 for one in segments)
+    stores.close()
+    controller.close()

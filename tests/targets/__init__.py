@@ -16,6 +16,7 @@ TARGETS: Final[Mapping[str, Running]] = {
     "rocksdb": embedded.rocksdb,
     "http": embedded.http,
     "kafka": servers.kafka,
+    "pravega": servers.pravega,
     "s3": servers.s3,
     "delta-s3": servers.delta_on_s3,
     "hdfs": servers.hdfs,

@@ -14,10 +14,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from snapshot import ToDelta, ToFiles, ToKafka
+from snapshot import ToDelta, ToFiles, ToKafka, ToPravega
 from tests.jobs.numbered import SCHEMA
 from tests.servers.hdfs import running_hdfs
 from tests.servers.kafka import running_kafka
+from tests.servers.pravega import SCOPE, running_cluster
 from tests.servers.s3 import S3Server, running_s3_server
 from tests.targets.plain_files import PlainDelta, PlainFiles
 from tests.targets.target import Target
@@ -36,6 +37,20 @@ def kafka(folder: Path) -> Iterator[Target]:
         yield Target(
             once, ToKafka(server.bootstrap, topic, key="k", exactly_once=False), rows, server.kill, server.start
         )
+
+
+@contextmanager
+def pravega(folder: Path) -> Iterator[Target]:
+    """A stream of three segments, with JSON objects. The controller and the segment store die, BookKeeper lives on."""
+    with running_cluster(folder) as cluster:
+        stream = cluster.make_stream(3)
+
+        def rows() -> pa.Table:
+            return table([json.loads(event) for event in cluster.events(stream)])
+
+        once = ToPravega(cluster.controller, SCOPE, stream, key="k")
+        plain = ToPravega(cluster.controller, SCOPE, stream, key="k", exactly_once=False)
+        yield Target(once, plain, rows, cluster.kill, cluster.start)
 
 
 @contextmanager
