@@ -9,12 +9,15 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import Queue
 from random import Random
+from threading import Thread
+from time import monotonic
 
 import pytest
 
 from recovery.testing.world.kernel import Rest, SimProcess, World
-from recovery.testing.world.means import SimMeans
+from recovery.testing.world.means import SimMeans, of_this_thread
 from recovery.testing.world.network import Network
 from snapshot.host.net.event_loop import EventLoop
 from statebackend import means
@@ -53,6 +56,25 @@ def little(chance: Random | None = None, room: int = 1 << 16) -> Iterator[Little
 
 
 # --- threads and time
+
+
+def test_real_threads_beside_the_simulated_ones_keep_the_real_means() -> None:
+    found, told = Little(), Queue[tuple[float, int]]()
+    with means.replaced(of_this_thread(found.means)):
+
+        def main() -> None:
+            real = Thread(target=lambda: told.put((means.monotonic(), means.getpid())))
+            real.start()
+            real.join()
+            found.log.append(means.getpid())
+
+        found.start("a", main)
+        found.run()
+        found.world.close()
+    at, pid = told.get()
+    assert pid == os.getpid()
+    assert abs(at - monotonic()) < 60
+    assert found.log == [100]
 
 
 def test_time_leaps_to_what_is_due_and_threads_hand_on_through_queues() -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from recovery.decisions import cleanup
 from recovery.driver.tree import owned
 from snapshot.host.partition import attempt
+from statebackend.backends import unused_memory
 from statebackend.snapshots import consolidation
 from statebackend.tables.memory import space
 
@@ -20,6 +21,7 @@ _SMALL: Final[Mapping[ModuleType, Mapping[str, Any]]] = {
     cleanup: {"_PAUSES": (0.05, 0.2, 1.0)},
     owned: {"_INLINE": 64},
     attempt: {"_INLINE": 400},
+    unused_memory: {"_GLIBC": None},  # the memory is that of all histories
 }
 
 

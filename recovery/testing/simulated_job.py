@@ -10,6 +10,7 @@ import faulthandler
 import gc
 import logging
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from functools import partial
@@ -29,6 +30,7 @@ from recovery.testing.whole.known_files import known_files
 from recovery.testing.whole.messages import noted_messages
 from recovery.testing.whole.shape import JobShape, draw_shape
 from recovery.testing.world.kernel import Rest
+from recovery.testing.world.means import of_this_thread
 from snapshot.fail_points import POINTS
 from snapshot.testing.history import Violation
 from snapshot.testing.schedule import Schedule
@@ -41,7 +43,7 @@ _PATIENCE: Final = 120.0
 """Seconds of the world in which a job comes to its end after the last fault."""
 _LONGEST: Final = 600.0
 """Seconds of the world after which nothing more befalls the job."""
-_SHARED_MEMORY: Final = Path("/dev/shm")
+SHARED_MEMORY: Final = Path("/dev/shm")
 
 
 def run(schedule: Schedule) -> JobObserver:
@@ -61,6 +63,7 @@ def run_job(schedule: Schedule, changed: Callable[[JobShape], JobShape] = lambda
         job = Job(shape, drawn, observer, folder / "local")
         stack.callback(lambda: setattr(schedule, "history", job.history_of_those_seen()))
         rest = _lived_through(job, schedule)
+        job.output = drawn.output
         EXPLORED.steps += job.world.turns
         EXPLORED.histories += 1
         EXPLORED.seen.add(job.world.digest)
@@ -76,14 +79,15 @@ def run_job(schedule: Schedule, changed: Callable[[JobShape], JobShape] = lambda
 
 def _lived_through(job: Job, schedule: Schedule) -> Rest:
     """Let the history happen, with its means in the place of the real ones, and unwind all threads after it."""
-    faulthandler.enable()
+    if not faulthandler.is_enabled():  # or a simulated process would, at a simulated socket
+        faulthandler.enable(sys.__stderr__ or 2)
     collecting = gc.isenabled()
     gc.disable()
     world, said = job.world, StringIO()
     logging.disable(logging.CRITICAL)
     try:
         with ExitStack() as stack:
-            stack.enter_context(means.replaced(job.means))
+            stack.enter_context(means.replaced(of_this_thread(job.means)))
             stack.enter_context(known(PROTOCOL, lambda _: job.store_of(job.world.process)))
             stack.enter_context(redirect_stderr(said))
             stack.enter_context(observing(job.observer))
@@ -110,7 +114,7 @@ def _lived_through(job: Job, schedule: Schedule) -> Rest:
 @contextmanager
 def _folder() -> Iterator[Path]:
     """Give a folder in memory, if there is one, of a path that is equally long for every process."""
-    base = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else Path(gettempdir())
+    base = SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(gettempdir())
     folder = base / f"epochcut-world-{getpid():010}"
     folder.mkdir()
     try:

@@ -53,7 +53,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Coordinator, "_acknowledged", acknowledged)
 
 
-@planted("an epoch is acknowledged before what its sinks have written is prepared", shown_by=2)
+@planted("an epoch is acknowledged before what its sinks have written is prepared", shown_by=1)
 def _(patch: MonkeyPatch) -> None:
     right = Participant._acknowledge_if_done
 
@@ -93,7 +93,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Transactions, "_report_ready", report)
 
 
-@planted("the rows of an abandoned epoch are dropped while the job runs on")
+@planted("the rows of an abandoned epoch are dropped while the job runs on", shown_by=1)
 def _(patch: MonkeyPatch) -> None:
     right = Transactions._carried
 
@@ -103,7 +103,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Transactions, "_carried", carried)
 
 
-@planted("a transaction that could not be prepared is dropped while the job runs on", shown_by=2)
+@planted("a transaction that could not be prepared is dropped while the job runs on", shown_by=25)
 def _(patch: MonkeyPatch) -> None:
     right = Transactions._prepare_failed
 
@@ -137,7 +137,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Tree, "publish", publish)
 
 
-@planted("a manifest that could not be written counts as written", shown_by=2)
+@planted("a manifest that could not be written counts as written", shown_by=9)
 def _(patch: MonkeyPatch) -> None:
     right = Tree.publish
 
@@ -173,7 +173,7 @@ def _(patch: MonkeyPatch) -> None:
 # --- the second phase ------------------------------------------------------------------------------------------------
 
 
-@planted("an unknown outcome of a commit is taken for success", shown_by=6)
+@planted("an unknown outcome of a commit is taken for success", shown_by=9)
 def _(patch: MonkeyPatch) -> None:
     right = Transactions._answered
 
@@ -184,7 +184,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Transactions, "_answered", answered)
 
 
-@planted("what the restored epoch carries is not committed again", shown_by=9)
+@planted("what the restored epoch carries is not committed again", shown_by=6)
 def _(patch: MonkeyPatch) -> None:
     right = Transactions.begin
 
@@ -195,7 +195,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Transactions, "begin", begin)
 
 
-@planted("transactions of several epochs are committed at once, in any order", shown_by=9)
+@planted("transactions of several epochs are committed at once, in any order", shown_by=4)
 def _(patch: MonkeyPatch) -> None:
     right = Transactions._commit_next
 
@@ -210,7 +210,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Transactions, "_commit_next", commit_next)
 
 
-@planted("an epoch is journalled as committed before those who were restored have committed it", shown_by=16)
+@planted("an epoch is journalled as committed before those who were restored have committed it", shown_by=9)
 def _(patch: MonkeyPatch) -> None:
     right = Coordinator._started
 
@@ -223,7 +223,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Coordinator, "_started", started)
 
 
-@planted("an epoch is settled while what an earlier one carries is not committed")
+@planted("an epoch is settled while what an earlier one carries is not committed", shown_by=2)
 def _(patch: MonkeyPatch) -> None:
     right = Transactions._commit_next
 
@@ -235,7 +235,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Transactions, "_commit_next", commit_next)
 
 
-@planted("a commit of one sink counts for all sinks of its partition", shown_by=9)
+@planted("a commit of one sink counts for all sinks of its partition", shown_by=3)
 def _(patch: MonkeyPatch) -> None:
     def committed(self: PartitionAttempt) -> Epoch | None:
         return max((epoch for epoch in self._settled.values() if epoch is not None), default=None)
@@ -243,12 +243,12 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(PartitionAttempt, "_committed", committed)
 
 
-@planted("recovery aborts transactions that the epoch carries", shown_by=1)
+@seldom("recovery aborts transactions that the epoch carries")
 def _(patch: MonkeyPatch) -> None:
     patch.setattr(run, "transactions_in", lambda manifest: {})
 
 
-@planted("recovery aborts transactions of the attempt that begins", shown_by=35)
+@seldom("recovery aborts transactions of the attempt that begins")
 def _(patch: MonkeyPatch) -> None:
     def recovery_of(self: AttemptRun, sink: Any, named: Any) -> Any:
         own = self.incarnation
@@ -280,7 +280,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(TokenCommit, "handle", handle)
 
 
-@planted("a token is not looked for before its rows are written", shown_by=6)
+@planted("a token is not looked for before its rows are written", shown_by=3)
 def _(patch: MonkeyPatch) -> None:
     right = TokenCommit.handle
 
@@ -299,7 +299,7 @@ def _(patch: MonkeyPatch) -> None:
 # --- ids and attempts ------------------------------------------------------------------------------------------------
 
 
-@planted("a transaction id is used again after a roll-back", shown_by=16)
+@planted("a transaction id is used again after a roll-back", shown_by=9)
 def _(patch: MonkeyPatch) -> None:
     right = transaction_id
 
@@ -309,7 +309,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(transactions, "transaction_id", again)
 
 
-@planted("an epoch id is used again after a roll-back")
+@planted("an epoch id is used again after a roll-back", shown_by=1)
 def _(patch: MonkeyPatch) -> None:
     right = Coordinator._roll_back
 
@@ -320,7 +320,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Coordinator, "_roll_back", roll_back)
 
 
-@planted("a partition of an older attempt of the same generation is heard")
+@seldom("a partition of an older attempt of the same generation is heard")
 def _(patch: MonkeyPatch) -> None:
     def is_current(self: Coordinator[Any], incarnation: Incarnation) -> bool:
         return incarnation.generation == self._incarnation.generation
@@ -349,7 +349,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Coordinator, "_broken", broken)
 
 
-@planted("a roll-back goes to the epoch before the last complete one", shown_by=5)
+@planted("a roll-back goes to the epoch before the last complete one", shown_by=9)
 def _(patch: MonkeyPatch) -> None:
     right = ClaimedJob._roll_back
 
@@ -363,7 +363,7 @@ def _(patch: MonkeyPatch) -> None:
 # --- generations -----------------------------------------------------------------------------------------------------
 
 
-@planted("a stale generation publishes", shown_by=1)
+@planted("a stale generation publishes", shown_by=13)
 def _(patch: MonkeyPatch) -> None:
     right = machine.refusal
 
@@ -374,7 +374,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(writer, "refusal", refusal)
 
 
-@planted("a stale generation commits what it could not publish", shown_by=1)
+@planted("a stale generation commits what it could not publish", shown_by=13)
 def _(patch: MonkeyPatch) -> None:
     right = Epochs._answered
 
@@ -388,7 +388,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Epochs, "_answered", answered)
 
 
-@planted("a stale generation overwrites a manifest", shown_by=1)
+@planted("a stale generation overwrites a manifest", shown_by=33)
 def _(patch: MonkeyPatch) -> None:
     right = layout.path_of
 
@@ -400,7 +400,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr("recovery.driver.tree.owned.path_of", path_of)
 
 
-@planted("a new generation starts from the epoch before the newest complete one", shown_by=5)
+@planted("a new generation starts from the epoch before the newest complete one", shown_by=33)
 def _(patch: MonkeyPatch) -> None:
     right = start.decide
 
@@ -423,7 +423,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Endings, "reached", reached)
 
 
-@planted("an epoch that was triggered before all input had ended counts as the last", shown_by=2)
+@planted("an epoch that was triggered before all input had ended counts as the last", shown_by=8)
 def _(patch: MonkeyPatch) -> None:
     right = Endings.all_ended
 
@@ -444,7 +444,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Endings, "triggered", triggered)
 
 
-@planted("a drained source forgets where its splits are")
+@planted("a drained source forgets where its splits are", shown_by=25)
 def _(patch: MonkeyPatch) -> None:
     def drain(self: SourceRun) -> None:
         self._drained = True

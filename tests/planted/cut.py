@@ -32,7 +32,7 @@ from tests.planted.error import planted, seldom
 # --- markers ---------------------------------------------------------------------------------------------------------
 
 
-@planted("an aligned marker overtakes data")
+@planted("an aligned marker overtakes data", shown_by=6)
 def _(patch: MonkeyPatch) -> None:
     right = Outbox.put
 
@@ -45,7 +45,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Outbox, "put", put)
 
 
-@planted("a marker leaves before rows that wait for others to fill a batch", shown_by=9)
+@planted("a marker leaves before rows that wait for others to fill a batch", shown_by=31)
 def _(patch: MonkeyPatch) -> None:
     right = Router.put
 
@@ -58,7 +58,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Router, "put", put)
 
 
-@planted("a channel that has delivered its marker is not held back", shown_by=23)
+@planted("a channel that has delivered its marker is not held back", shown_by=1)
 def _(patch: MonkeyPatch) -> None:
     right = Aligner._marker_reached
 
@@ -96,12 +96,12 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Aligner, "_before_marker", lambda self, channel, epoch: [])
 
 
-@planted("rows off the queue and not yet processed are left out of the channel state", shown_by=38)
+@planted("rows off the queue and not yet processed are left out of the channel state", shown_by=35)
 def _(patch: MonkeyPatch) -> None:
     patch.setattr(StageInputs, "left", lambda self: {})
 
 
-@planted("what arrives after an unaligned cut is left out of the channel state", shown_by=4)
+@planted("what arrives after an unaligned cut is left out of the channel state", shown_by=40)
 def _(patch: MonkeyPatch) -> None:
     patch.setattr(Aligner, "_record", lambda self, channel, frame: None)
 
@@ -117,7 +117,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Outbox, "_overtake", overtake)
 
 
-@planted("channel state goes on behind the marker", shown_by=38)
+@seldom("channel state goes on behind the marker")
 def _(patch: MonkeyPatch) -> None:
     right = Aligner._before_marker
 
@@ -150,7 +150,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(manifests, "_with_overtaken", with_overtaken)
 
 
-@planted("in-flight data of the restored epoch is taken after new input", shown_by=40)
+@planted("in-flight data of the restored epoch is taken after new input", shown_by=35)
 def _(patch: MonkeyPatch) -> None:
     right, gather = StageInputs.take_back, StageInputs.gather
 
@@ -166,12 +166,12 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(StageInputs, "gather", gathered)
 
 
-@planted("after a rescale every partition processes all in-flight data", shown_by=40)
+@planted("after a rescale every partition processes all in-flight data", shown_by=44)
 def _(patch: MonkeyPatch) -> None:
     patch.setattr(StageInputs, "_own", lambda self, place, rows: rows)
 
 
-@planted("after a rescale in-flight data is dropped", shown_by=40)
+@planted("after a rescale in-flight data is dropped", shown_by=44)
 def _(patch: MonkeyPatch) -> None:
     right = restore._dealt
 
@@ -211,7 +211,7 @@ def _(patch: MonkeyPatch) -> None:
 # --- what is sealed and frozen when ----------------------------------------------------------------------------------
 
 
-@planted("the snapshot reads state that has moved on")
+@planted("the snapshot reads state that has moved on", shown_by=2)
 def _(patch: MonkeyPatch) -> None:
     right, poll = KeyedRun.cut, KeyedRun.poll
 
@@ -230,13 +230,13 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(KeyedRun, "poll", polled)
 
 
-@planted("a sink's transaction is sealed after rows behind the marker")
+@planted("a sink's transaction is sealed after rows behind the marker", shown_by=44)
 def _(patch: MonkeyPatch) -> None:
     right = SinkRun.cut
     patch.setattr(SinkRun, "cut", lambda self, epoch: self._loop.call_soon(lambda: right(self, epoch)))
 
 
-@planted("broadcast state is left out of a restore", shown_by=21)
+@planted("broadcast state is left out of a restore", shown_by=22)
 def _(patch: MonkeyPatch) -> None:
     patch.setattr(BroadcastStates, "_restore", lambda self, data: None)
 
@@ -244,7 +244,7 @@ def _(patch: MonkeyPatch) -> None:
 # --- sources and their splits ----------------------------------------------------------------------------------------
 
 
-@planted("a source counts a record before its marker that it sends after it", shown_by=9)
+@planted("a source counts a record before its marker that it sends after it", shown_by=6)
 def _(patch: MonkeyPatch) -> None:
     right, read = SourceRun.positions, SourceRun.read
 
@@ -262,7 +262,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(SourceRun, "read", reading)
 
 
-@planted("a split that is assigned after the trigger is lost from the cut", shown_by=14)
+@planted("a split that is assigned after the trigger is lost from the cut")
 def _(patch: MonkeyPatch) -> None:
     right = Epochs._publish
 
@@ -275,7 +275,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Epochs, "_publish", publish)
 
 
-@planted("a split that is assigned before the trigger is read twice", shown_by=5)
+@planted("a split that is assigned before the trigger is read twice")
 def _(patch: MonkeyPatch) -> None:
     right = SplitEnumerator.assign
 
@@ -289,7 +289,7 @@ def _(patch: MonkeyPatch) -> None:
     )
 
 
-@planted("splits that no partition has read yet are forgotten by a restore", shown_by=14)
+@planted("splits that no partition has read yet are forgotten by a restore", shown_by=13)
 def _(patch: MonkeyPatch) -> None:
     def unassigned(manifest: Any, uid: Any) -> Sequence[str]:
         return ()

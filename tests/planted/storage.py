@@ -73,7 +73,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(JournalWriter, "handle", handle)
 
 
-@planted("a compaction deletes entries before their summary is there", shown_by=2)
+@planted("a compaction deletes entries before their summary is there")
 def _(patch: MonkeyPatch) -> None:
     right = JournalCompactor.handle
 
@@ -122,7 +122,7 @@ def _(patch: MonkeyPatch) -> None:
 # --- removals --------------------------------------------------------------------------------------------------------
 
 
-@planted("files are deleted before their removal is in the journal", shown_by=1)
+@planted("files are deleted before their removal is in the journal")
 def _(patch: MonkeyPatch) -> None:
     right = Tree.remove
 
@@ -148,7 +148,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(owned, "plan_removal", plan)
 
 
-@planted("a removal does not look at pins: a savepoint or a reader loses its files", shown_by=5)
+@planted("a removal does not look at pins: a savepoint or a reader loses its files")
 def _(patch: MonkeyPatch) -> None:
     def refusal_to_remove(state: Any, record: Any) -> Any:
         return right(replace(state, pins=()), record)
@@ -237,7 +237,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(cleanup, "_fate", fate)
 
 
-@planted("what an attempt has uploaded stays when it is rolled back, and goes with its generation alone", shown_by=20)
+@planted("what an attempt has uploaded stays when it is rolled back, and goes with its generation alone", shown_by=1)
 def _(patch: MonkeyPatch) -> None:
     right = cleanup._is_over
     patch.setattr(cleanup, "_is_over", lambda item, observed: right(item, replace(observed, attempt=None)))
@@ -253,7 +253,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(cleanup, "_is_over", is_over)
 
 
-@planted("an attempt counts as over while its last epoch is being published, and its files as orphans")
+@planted("an attempt counts as over while its last epoch is being published, and its files as orphans", shown_by=5)
 def _(patch: MonkeyPatch) -> None:
     right = ClaimedJob._carry_out
 

@@ -27,7 +27,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr("recovery.driver.tree.manifests.plan_restore", plan)
 
 
-@planted("event time follows the fastest input", shown_by=13)
+@planted("event time follows the fastest input", shown_by=9)
 def _(patch: MonkeyPatch) -> None:
     def combine(self: Watermarks) -> Watermark | None:
         known = [watermark.timestamp for watermark in self._inputs.values() if watermark is not None]
@@ -53,7 +53,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Watermarks, "_combine", combine)
 
 
-@planted("two branches of a source that declare their event time alike share one watermark", shown_by=27)
+@planted("two branches of a source that declare their event time alike share one watermark", shown_by=45)
 def _(patch: MonkeyPatch) -> None:
     right = SourceTimes.__init__
 

@@ -115,6 +115,16 @@ class EpochFacts:
                     rows += wire.decode(frame).batch.to_pylist()
         return rows
 
+    def rows_in_flight(self) -> Mapping[ChannelId, int]:
+        """Return how many rows are on each channel."""
+        files = TreeFiles(BytesOfEpoch(self._blobs), _NOBODY, Partition(0))  # type: ignore[arg-type]
+        return {
+            state.channel: sum(len(self._wire(state.channel).decode(frame)) for frame in recalled(state, files))
+            for operator in self._manifest.operators
+            for subtask in operator.subtasks
+            for state in subtask.channels
+        }
+
     def _wire(self, channel: ChannelId) -> RowsWire:
         edges: list[Edge] = [edge for stage in self._plan.stages for edge in stage.inputs]
         edge = next(

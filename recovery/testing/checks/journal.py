@@ -6,7 +6,7 @@ entry must be admissible where it stands, and summaries must say what the entrie
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from snapshot.journal.entries import Completed, Entry, JournalError, Nonce, Removed
 from snapshot.journal.entry_json import decode_entry, decode_summary
@@ -24,18 +24,25 @@ class JournalTruth:
         self.entries: dict[int, Entry] = {}
         self._states: list[JournalState] = [EMPTY]
 
-    def creating(self, path: str, data: bytes) -> Entry | None:
-        """Take an object that comes into being; return the entry that it is, unless it is none, or is void."""
+    def creating(self, path: str, data: bytes, there: Collection[str]) -> Entry | None:
+        """Take an object that comes into being, where `there` is all there is.
+
+        Return the entry that it is, unless it is none, or is void.
+        """
         place = parse(path)
         if isinstance(place, JournalSummary):
-            self._summarised(place.number, data)
+            self._summarised(place.number, data, there)
         elif isinstance(place, JournalEntry) and place.number > self.state.number:
             return self._entered(decode_entry(place.number, data))
         return None
 
-    def _summarised(self, floor: int, data: bytes) -> None:
+    def _summarised(self, floor: int, data: bytes, there: Collection[str]) -> None:
         if floor > self.state.number or decode_summary(floor, data) != self._states[floor].summarised():
             raise Violation(f"the summary at {floor} does not say what the entries up to it said")
+        removals = self._states[floor].removals
+        left = [path for removal in removals for path in (*removal.files, *removal.manifests) if path in there]
+        if left:
+            raise Violation(f"the summary at {floor} forgets that {left} are to be deleted")
 
     def _entered(self, entry: Entry) -> Entry:
         if any(entry.nonce == earlier.nonce for earlier in self.entries.values()):

@@ -38,6 +38,7 @@ MEANT: Final = "as the simulation likes"
 class CompleteEpoch:
     """An epoch in the moment in which it was complete: its manifest, and the bytes of its files."""
 
+    path: str
     manifest: Manifest
     blobs: Mapping[str, bytes]
 
@@ -85,6 +86,10 @@ class JobObserver:
         self._exactly_once = exactly_once and drawn.exactly_once
         self.drained = False
         """True if the job was ever told to drain."""
+        self.accepting: dict[str, bool] = {}
+        """Whether a driver, by the name of its process, was told that output may be made again."""
+        self.lost: set[str] = set()
+        """The manifests that the store has lost, so that a removal could not say what belonged to their epochs."""
         self.objects: Mapping[str, bytes] = {}
         self.journal = JournalTruth()
         self.completed: list[Epoch] = []
@@ -115,11 +120,11 @@ class JobObserver:
 
     # --- what the store is told to do ---------------------------------------------------------------------------------
 
-    def creating(self, path: str, data: bytes, *, by: str) -> None:  # noqa: ARG002
+    def creating(self, path: str, data: bytes, *, by: str) -> None:
         """Observe that an object is about to be created, where there is none."""
-        entry = self.journal.creating(path, data)
+        entry = self.journal.creating(path, data, self.objects)
         if entry is not None:
-            self._entered(entry)
+            self._entered(entry, by)
 
     def writing(self, path: str, data: bytes, existing: bytes | None, *, by: str) -> None:
         """Observe that an object is about to be written, over `existing` if there is one."""
@@ -134,7 +139,7 @@ class JobObserver:
             if path == record.manifest or path in self.epochs[record.epoch].blobs:
                 raise Violation(f"{by} deletes {path}, and epoch {record.epoch} needs it")
 
-    def _entered(self, entry: Entry) -> None:
+    def _entered(self, entry: Entry, by: str) -> None:
         match entry.body:
             case Claimed():
                 self.met.generations += 1
@@ -143,7 +148,7 @@ class JobObserver:
             case Committed(epoch=epoch):
                 self._check_committed(epoch)
             case Rewound():
-                self._went_back(entry.body)
+                self._went_back(entry.body, by)
             case _:
                 pass
 
@@ -160,7 +165,8 @@ class JobObserver:
         self._check_output_is_carried(manifest)
         self._check_time(manifest)
         self.completed.append(body.epoch)
-        self.epochs[body.epoch] = CompleteEpoch(manifest, {path: self.objects[path] for path in manifest.references()})
+        blobs = {path: self.objects[path] for path in manifest.references()}
+        self.epochs[body.epoch] = CompleteEpoch(body.manifest, manifest, blobs)
         self._committable |= _transactions(manifest)
         self.met.epochs += 1
 
@@ -184,14 +190,16 @@ class JobObserver:
         if missing:
             raise Violation(f"epoch {epoch} is journalled as committed, and {sorted(missing)} is not")
 
-    def _went_back(self, body: Rewound) -> None:
-        """Give epochs up, whose output is made again."""
+    def _went_back(self, body: Rewound, by: str) -> None:
+        """Give epochs up, whose output is made again, if that was accepted."""
         again = {
             one.transaction
             for epoch in self.completed
             for one in _committables(self.epochs[epoch].manifest)
             if one.sealed_in > body.to
         }
+        if again and not self.accepting.get(by):
+            raise Violation(f"the job goes back to {body.to} and repeats {sorted(again)}, which was not accepted")
         self._given_up |= again
         self.met.rewound += 1
         self.completed = [epoch for epoch in self.completed if epoch <= body.to]
@@ -261,7 +269,7 @@ class JobObserver:
 
     def check_cuts(self, scratch: Path) -> None:
         """Check what each complete epoch holds. `scratch` is a local folder that is used, and emptied."""
-        plan = self._drawn.program.plan(self._drawn.max_parallelism)
+        plan = self._drawn.plan
         for epoch, found in self.epochs.items():
             facts = EpochFacts(found.manifest, plan, found.blobs, scratch / str(epoch))
             try:
@@ -291,6 +299,7 @@ class JobObserver:
         needed = {record.manifest for record in retained}
         needed.update(*(self.epochs[record.epoch].blobs for record in retained))
         needed.update(*((*removal.files, *removal.manifests) for removal in removals))  # they may go at any time
+        needed.update(*(kept.blobs for kept in self.epochs.values() if kept.path in self.lost))
         if sweep is None:
             return
         for path in self.objects:

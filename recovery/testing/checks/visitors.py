@@ -6,14 +6,20 @@ there until it lets go of it.
 
 from __future__ import annotations
 
+from typing import Final
+
 from recovery.driver.tree.identity import WrongJob, find_birth
 from recovery.driver.tree.owned import JournalInDoubt
 from recovery.offline.job_tree import JobTree, NoSuchEpoch, journal_of
 from recovery.offline.reading import pinned
 from recovery.savepoints.gc import clean_up, plan_cleanup
 from snapshot.testing.history import Violation
+from statebackend import means
 from statebackend.errors import EpochcutError
 from statebackend.stores.store import BlobNotFound, BlobStore, BlobStoreError
+
+_LEISURE: Final = 0.05
+"""Seconds between two reads, in which the job goes on."""
 
 
 def read_newest(store: BlobStore, uri: str) -> bool:
@@ -23,6 +29,7 @@ def read_newest(store: BlobStore, uri: str) -> bool:
         found = tree.find()
         with pinned(tree, found.record.epoch):
             for path in sorted(found.manifest.references()):
+                means.sleep(_LEISURE)
                 _read(store, path, f"epoch {found.record.epoch}, which a reader has pinned")
     except (WrongJob, NoSuchEpoch, JournalInDoubt, BlobStoreError):
         return False

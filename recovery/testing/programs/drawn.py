@@ -18,6 +18,7 @@ from recovery.testing.programs.source import IDS_OF_A_SPLIT, Failing, Item, Quie
 from recovery.testing.programs.tallied import Tallied
 from recovery.testing.programs.target import SimulatedTarget, forget_target, target
 from snapshot.operators.operator import Per
+from snapshot.program.plan import Plan
 from snapshot.program.program import Program
 from snapshot.testing.schedule import Schedule
 from statebackend.ids import Uid
@@ -51,6 +52,11 @@ class DrawnProgram:
     def program(self) -> Program:
         """Return the program."""
         return self.shape.program(self.name, self.keepings)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Return the plan of the program."""
+        return self.program.plan(self.max_parallelism)
 
     @property
     def target(self) -> SimulatedTarget:

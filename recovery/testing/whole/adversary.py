@@ -24,6 +24,7 @@ from recovery.testing.world.network import Link
 from recovery.testing.world.store import StoreTrouble
 from snapshot.testing.history import Kind
 from snapshot.testing.schedule import Schedule
+from snapshot.tree.layout import JOURNAL
 from statebackend import means
 
 _T = TypeVar("_T")
@@ -54,6 +55,7 @@ class Act(Enum):
     CANCEL = "the job is cancelled"
     TAKE_OVER = "a second driver is started"
     LOSE = "a machine is lost"
+    DAMAGE = "manifests are lost"
     READ = "a reader comes"
     CLEAN = "a clean-up comes"
 
@@ -62,7 +64,7 @@ _WEIGHTS: Final = {
     Act.PREEMPT: 4, Act.CRASH: 4, Act.CRASH_AT: 8, Act.PAUSE: 2, Act.PAUSE_AT: 3, Act.CUT: 3, Act.SLOW: 2, Act.STORE: 8,
     Act.STORE_AWAY: 2, Act.TARGET: 4, Act.FUNCTION: 3, Act.CLOCK: 1, Act.RATE: 1, Act.SAVEPOINT: 3, Act.STOP: 3,
     Act.CANCEL: 1, Act.TAKE_OVER: 2, Act.LOSE: 1, Act.TARGET_SLOW: 3, Act.TARGET_AWAY: 2,
-    Act.DRAIN: 1, Act.READ: 2, Act.CLEAN: 1, Act.DISK: 3,
+    Act.DRAIN: 1, Act.READ: 2, Act.CLEAN: 2, Act.DISK: 3, Act.DAMAGE: 2,
 }  # fmt: skip
 _ACTS: Final = tuple(_WEIGHTS)
 _WHILES: Final = (0.05, 0.5, 3.0, 12.0)
@@ -70,6 +72,8 @@ _WHILES: Final = (0.05, 0.5, 3.0, 12.0)
 _JUMPS: Final = (0.5, -0.5, 3600.0, -3600.0)
 _RATES: Final = (1.0, 0.9, 1.1)
 _TROUBLES: Final = (StoreTrouble.FAILS, StoreTrouble.LOSES_ANSWER, StoreTrouble.SLOW, StoreTrouble.HANGS)
+_PLACES: Final = ("", JOURNAL)
+"""The folders whose calls are counted until one goes wrong."""
 _DISK_ERRORS: Final = (errno.ENOSPC, errno.EIO)
 _PATIENT: Final = 160
 """The greater, the fewer turns pass between two acts."""
@@ -97,7 +101,7 @@ class Adversary:
         self.over_at: float | None = None
         """The time of the last fault, once the schedule is used up."""
         self._at_points: list[_Waiting] = []
-        self._at_calls: list[tuple[_Countdown, StoreTrouble]] = []
+        self._at_calls: list[tuple[_Countdown, StoreTrouble, str]] = []
         self._at_target: list[tuple[_Countdown, Disturbance]] = []
         self._slow_target: list[tuple[_Countdown, float]] = []
         self._at_functions: list[_Countdown] = []
@@ -167,8 +171,8 @@ class Adversary:
                     link.slower = (0.02, 0.3)[self._schedule.number(2)]
                 job.world.after(seconds, partial(self._restore, ways))
             case Act.STORE:
-                trouble = self._one_of(_TROUBLES)
-                self._at_calls.append((_Countdown(1 + self._schedule.number(24)), trouble))
+                trouble, below = self._one_of(_TROUBLES), self._one_of(_PLACES)
+                self._at_calls.append((_Countdown(1 + self._schedule.number(24)), trouble, below))
             case Act.STORE_AWAY:
                 self._away_until = job.world.now + self._one_of(_WHILES)
             case Act.TARGET:
@@ -205,7 +209,8 @@ class Adversary:
                 process = self._one_of(alive)
                 job.network.lose(process)
                 job.world.end(process)
-
+            case Act.DAMAGE:
+                job.lose_manifests(1 + self._schedule.number(4), accepts=self._schedule.flag())
             case Act.READ:
                 job.start_visitor(READER, read_newest)
             case Act.CLEAN:
@@ -270,8 +275,8 @@ class Adversary:
         if self._job.world.now < self._away_until:
             return StoreTrouble.FAILS
         for waiting in list(self._at_calls):
-            countdown, trouble = waiting
-            if countdown.comes():
+            countdown, trouble, below = waiting
+            if path.startswith(below) and countdown.comes():
                 self._at_calls.remove(waiting)
                 self._job.note(self._job.world.process, Kind.NOTED, f"{action} {path}: {trouble.name.lower()}")
                 return trouble

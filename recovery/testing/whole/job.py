@@ -9,6 +9,7 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -17,13 +18,17 @@ import cloudpickle
 
 from recovery import events as log
 from recovery.driver.attempts.requests import End, EndKind
+from recovery.driver.claim import StartRefused
 from recovery.driver.driver import Driver
 from recovery.driver.report.event_log import EventLog
 from recovery.driver.report.progress import ProgressLine
 from recovery.driver.settings.job import DriverPlace, JobSettings
+from recovery.driver.tree.evidence import DamagedTree
 from recovery.driver.tree.identity import wanted_birth
+from recovery.offline.job_tree import UnusableEpoch
 from recovery.testing.checks.observer import JobObserver
 from recovery.testing.programs.drawn import DrawnProgram
+from recovery.testing.programs.shape import Output
 from recovery.testing.whole.shape import JobShape
 from recovery.testing.world.kernel import SimProcess, Task, World
 from recovery.testing.world.launcher import Place, SimLauncher
@@ -77,10 +82,15 @@ class Job:
         self.reached: Callable[[str], object] = lambda _: None
         """Called with each fail point that a process reaches, in its thread."""
         self.where_all_waited = ""
+        self.output: Output = {}
+        """The rows that were visible when the history was over."""
         self._running: dict[SimProcess, Driver] = {}
         self._local = local
         self._starts = 0
-        self._plan: tuple[int, bytes] | None = None
+        self._lost: dict[str, bytes] = {}
+        """The manifests that the store has lost, and that a person could put back."""
+        self._accepts = self._is_told = False
+        """True if the person would accept repeated output, and if the next driver is told so."""
 
     # --- drivers ------------------------------------------------------------------------------------------------------
 
@@ -120,6 +130,10 @@ class Job:
             except Violation as violation:
                 self.world.fail(violation)
                 raise
+            except UnusableEpoch:
+                if not self._lost:
+                    raise
+                return 1
 
         self.note(self.world.start(name, "127.0.1.1", main, lambda _: None), Kind.STARTED)
 
@@ -128,19 +142,37 @@ class Job:
         self.observer.drained = True
         driver.ask(lambda generation: generation.drain())
 
+    def lose_manifests(self, most: int, *, accepts: bool) -> None:
+        """Lose the newest manifests, but for the oldest, together with all drivers: each finds them lost at its start.
+
+        A person who is then told of output that would be made again accepts that, or puts the manifests back.
+        """
+        usable = self.observer.journal.state.usable
+        there = [record.manifest for record in usable if record.manifest in self.server.objects]
+        if len(there) > 1 and not any(process.name in VISITORS for process in self.alive):
+            for process in self.drivers:
+                self.world.end(process)
+            for path in there[max(1, len(there) - most) :]:
+                self._lost[path] = self.server.objects.pop(path)
+                self.observer.lost.add(path)
+                self.note(self.drivers[-1], Kind.NOTED, f"{path} is lost")
+            self._accepts = accepts
+
     def store_of(self, process: SimProcess) -> BlobStore:
         """Return the store as a process sees it."""
         return SimStore(self.server, process)
 
     def _drive(self, parallelism: int) -> int:
         process, shape = self.world.process, self.shape
+        told, self._is_told = self._is_told, False
+        self.observer.accepting[process.name] = told
         store = LimitedStore(self.store_of(process), shape.options.host.store_timeout / 1000)
         try:
             wanted = wanted_birth(store, URI, "job", self.drawn.max_parallelism, parallelism)
         except Exception as error:  # it is started again
             self.note(process, Kind.NOTED, f"cannot start: {error}")
             return 1
-        plan = self.drawn.program.plan(wanted.birth.max_parallelism)
+        plan = self.drawn.plan
         settings = JobSettings(
             job=wanted.birth.job,
             plan=plan,
@@ -149,7 +181,7 @@ class Job:
             store=URI,
             local=str(self._local),
             scheme=shape.scheme,
-            options=shape.options,
+            options=replace(shape.options, accept_duplicates=told),
             newborn=wanted.birth if wanted.is_new else None,
         )
         places = _PLACES[process.name]
@@ -163,7 +195,17 @@ class Job:
         outcome = driver.outcome
         if isinstance(outcome, End) and outcome.kind is EndKind.FINISHED and self.observer.all_is_read:
             self.finished = True
+        if isinstance(outcome, StartRefused | DamagedTree):
+            self._refused(accepts=self._accepts and isinstance(outcome, StartRefused))
         return 0 if isinstance(outcome, End) else 1
+
+    def _refused(self, *, accepts: bool) -> None:
+        """Let a person who is told that manifests are lost accept what follows, or else put back what is needed."""
+        self._is_told, self._accepts = accepts, False
+        if not accepts:
+            kept = {record.manifest for record in self.observer.journal.state.retained}
+            self.server.objects.update({path: data for path, data in self._lost.items() if path in kept})
+            self._lost.clear()
 
     def _ended(self, code: int) -> None:
         """Note the end of a driver, and start another one if none is there."""

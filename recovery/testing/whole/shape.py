@@ -22,6 +22,7 @@ from snapshot.testing.schedule import Schedule
 _MODES: Final = (MarkerMode.ALIGNED, MarkerMode.UNALIGNED, MarkerMode.AT_LEAST_ONCE)
 _PARALLELISM: Final = ((2,), (2, 3, 1), (1, 2), (3, 2))
 _STANDBYS: Final = ((0, Following.WARM), (1, Following.OPEN), (1, Following.FILES), (1, Following.WARM))
+_BACKENDS: Final = ("heap", "rocksdb")
 _RESTARTS: Final = FixedDelay(10_000, "50ms")
 STORE_TIMEOUT: Final = 3_000
 SLICES: Final = (None, 1, 200)
@@ -55,7 +56,7 @@ class JobShape:
 def draw_shape(schedule: Schedule) -> JobShape:
     """Draw the shape of a job from the next bytes."""
     mode = _MODES[schedule.choose((4, 4, 1)) or 0]
-    standbys, following = _STANDBYS[schedule.choose((5, 2, 1, 1)) or 0]
+    standbys, following = _STANDBYS[schedule.choose((4, 3, 1, 1)) or 0]
     aligned_for = (None, 5)[schedule.number(2)] if mode is MarkerMode.ALIGNED else None
     coordinator = CoordinatorOptions(
         interval=(50, 20, 100)[schedule.number(3)],
@@ -71,7 +72,7 @@ def draw_shape(schedule: Schedule) -> JobShape:
         channel_buffer=(1 << 20, 300)[schedule.number(2)],
         input_buffer=(4 << 20, 500)[schedule.number(2)],
         store_timeout=STORE_TIMEOUT,
-        state_backend="heap",
+        state_backend=_BACKENDS[schedule.choose((5, 1)) or 0],
         alignment_timeout=aligned_for,
     )
     passive = Passive(standbys=standbys, following=following, restarts=_RESTARTS, poisoned_after=10_000)

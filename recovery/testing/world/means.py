@@ -5,12 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable
+from threading import get_ident
+from types import SimpleNamespace
 from typing import Any
 
 from recovery.testing.world.kernel import SimProcess, World
 from recovery.testing.world.network import Network
 from recovery.testing.world.sockets import SimSelector, SimSocket, socketpair
 from recovery.testing.world.threads import SimCondition, SimEvent, SimLock, SimQueue, SimRLock, SimThread
+from statebackend import means
 
 MAIN = 1
 """The number of the thread outside of all simulated ones."""
@@ -168,3 +171,22 @@ class SimMeans:
             raise ProcessLookupError(pid)
         if signal:
             self._world.end(found, -signal)
+
+
+class _Chosen:
+    """The simulated means in one real thread, and the real one in all others."""
+
+    def __init__(self, simulated: Any, real: Any) -> None:
+        self._simulated, self._real = simulated, real
+        self._thread = get_ident()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return (self._simulated if get_ident() == self._thread else self._real)(*args, **kwargs)
+
+    def __getitem__(self, _: object) -> _Chosen:
+        return self
+
+
+def of_this_thread(simulated: SimMeans) -> SimpleNamespace:
+    """Return the simulated means, for this thread alone: those of jobs that still end elsewhere keep the real ones."""
+    return SimpleNamespace(**{name: _Chosen(getattr(simulated, name), getattr(means, name)) for name in means.NAMES})
