@@ -24,8 +24,8 @@ test: $(VENV)/test  ## all tests that need no server, AT_ONCE=3 of them at a tim
 
 # Apart from the tests, and without the longest searches: tracing makes them many times slower.
 coverage: $(VENV)/test  ## which lines and branches the tests reach
-	$(BIN)/coverage run -m pytest -q -m "not servers" --deselect tests/test_seeded_errors.py \
-		--deselect tests/test_simulated_job.py::test_a_job_keeps_its_promises_whatever_is_delayed_lost_cut_paused_or_killed
+	$(BIN)/coverage run -m pytest -q -m "not servers" --deselect tests/test_planted_errors.py \
+		--deselect tests/test_whole_job.py::test_a_job_keeps_its_promises_whatever_befalls_it
 	$(BIN)/coverage report --skip-covered
 
 test-kills: KILLS ?= 200

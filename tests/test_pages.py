@@ -26,8 +26,8 @@ from recovery import events
 from recovery.command.main import _parser
 from snapshot import Collection, Stream, ToDriver
 from tests.command_line import run_command
-from tests.seeded import commit, cut, state, storage  # noqa: F401  (importing fills the table)
-from tests.seeded.error import ERRORS
+from tests.planted import seeds  # noqa: F401  (importing fills the tables)
+from tests.planted.error import ERRORS, SELDOM
 
 ROOT = Path(__file__).parent.parent
 PATIENCE = 120.0
@@ -344,8 +344,9 @@ def test_the_commands_that_pages_name_are_in_the_makefile() -> None:
     assert named <= targets
 
 
-def test_the_seeded_errors_are_counted_right() -> None:
-    assert f"{len(ERRORS)} protocol errors" in PAGES["tests/README.md"]
+def test_the_planted_errors_are_counted_right() -> None:
+    assert f"{len(ERRORS)} planted errors" in PAGES["tests/README.md"]
+    assert f"{len(SELDOM)} others" in PAGES["tests/README.md"]
 
 
 def test_the_first_page_stays_short() -> None:

@@ -50,7 +50,7 @@ def test_a_star_brings_all_of_them_and_nothing_else(package: ModuleType) -> None
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
 def test_a_name_that_two_packages_have_is_one_thing(package: ModuleType) -> None:
-    for other in PACKAGES[:-1] if package in PACKAGES[:-1] else ():  # the kit of simulation has streams of its own
+    for other in PACKAGES[:-1] if package in PACKAGES[:-1] else ():  # simulated jobs are run in another way
         for name in typed_names(other).keys() & typed_names(package).keys():
             assert getattr(other, name) is getattr(package, name), name
 

@@ -13,7 +13,7 @@ VARIABLES
     plan,       \* what stays: [attempts |-> <<[generation, size], ...>>, ...]
     claimed,    \* the newest generation
     triggered,  \* the epochs that were ever triggered
-    made,       \* [tx, attempt, partition]: every transaction there ever was
+    made,       \* [tx, attempt, partition, sink]: every transaction there ever was
     sealed,     \* [tx, attempt, partition, epoch, empty]: those that take no more rows
     prepared,   \* those that survive a crash, or have no rows
     taken,      \* [attempt, partition, txs]: what partitions were given to commit when they were restored
@@ -52,18 +52,17 @@ Trigger(e) ==
     /\ UNCHANGED <<plan, claimed, made, sealed, prepared, taken, acks, decided, course, carried, committed, aborted, accepted>>
 
 Take(a, j, txs) ==
-    /\ \A one \in taken : ~(one.attempt = a /\ one.partition = j)
     /\ txs \subseteq carried
     /\ taken' = taken \cup {[attempt |-> a, partition |-> j, txs |-> txs]}
     /\ UNCHANGED <<plan, claimed, triggered, made, sealed, prepared, acks, decided, course, carried, committed, aborted, accepted>>
 
-Begin(a, j, t) ==
+Begin(a, j, t, sink) ==
     /\ \A one \in made : one.tx # t
-    /\ made' = made \cup {[tx |-> t, attempt |-> a, partition |-> j]}
+    /\ made' = made \cup {[tx |-> t, attempt |-> a, partition |-> j, sink |-> sink]}
     /\ UNCHANGED <<plan, claimed, triggered, sealed, prepared, taken, acks, decided, course, carried, committed, aborted, accepted>>
 
 Seal(a, j, t, e, empty) ==
-    /\ [tx |-> t, attempt |-> a, partition |-> j] \in made
+    /\ \E one \in made : one.tx = t /\ one.attempt = a /\ one.partition = j
     /\ \A one \in sealed : one.tx # t
     /\ sealed' = sealed \cup {[tx |-> t, attempt |-> a, partition |-> j, epoch |-> e, empty |-> empty]}
     /\ UNCHANGED <<plan, claimed, triggered, made, prepared, taken, acks, decided, course, carried, committed, aborted, accepted>>
@@ -125,10 +124,10 @@ Commit(t) ==
     /\ committed' = committed \cup {t}
     /\ UNCHANGED <<plan, claimed, triggered, made, sealed, prepared, taken, acks, decided, course, carried, aborted, accepted>>
 
-(* Recovery aborts what attempts before this one have prepared, but for what is named. *)
-AbortOthers(a, keep) ==
-    /\ \A one \in made : one.tx \in Due /\ one.attempt < a => one.tx \in keep
-    /\ aborted' = aborted \cup ({one.tx : one \in {m \in made : m.attempt < a}} \ (keep \cup carried))
+(* Recovery aborts what attempts before this one have prepared for a sink, but for what is named. *)
+AbortOthers(a, sink, keep) ==
+    /\ \A one \in made : one.tx \in Due /\ one.sink = sink /\ one.attempt < a => one.tx \in keep
+    /\ aborted' = aborted \cup ({one.tx : one \in {m \in made : m.attempt < a /\ m.sink = sink}} \ (keep \cup carried))
     /\ UNCHANGED <<plan, claimed, triggered, made, sealed, prepared, taken, acks, decided, course, carried, committed,
                    accepted>>
 
@@ -165,7 +164,7 @@ TraceStep(step) ==
     /\ CASE step.action = "Claim" -> Claim(step.generation)
          [] step.action = "Trigger" -> Trigger(step.epoch)
          [] step.action = "Take" -> Take(step.attempt, step.partition, step.txs)
-         [] step.action = "Begin" -> Begin(step.attempt, step.partition, step.tx)
+         [] step.action = "Begin" -> Begin(step.attempt, step.partition, step.tx, step.sink)
          [] step.action = "Seal" -> Seal(step.attempt, step.partition, step.tx, step.epoch, step.empty)
          [] step.action = "Prepare" -> Prepare(step.attempt, step.partition, step.tx)
          [] step.action = "Acknowledge" -> Acknowledge(step.attempt, step.partition, step.epoch, step.txs)
@@ -174,9 +173,9 @@ TraceStep(step) ==
          [] step.action = "Accept" -> Accept(step.generation, step.epoch)
          [] step.action = "GoBack" -> GoBack(step.generation, step.epoch)
          [] step.action = "Commit" -> Commit(step.tx)
-         [] step.action = "AbortOthers" -> AbortOthers(step.attempt, step.keep)
+         [] step.action = "AbortOthers" -> AbortOthers(step.attempt, step.sink, step.keep)
          [] step.action = "Settle" -> Settle(step.attempt, step.partition, step.epoch)
          [] step.action = "Note" -> Note(step.epoch)
-         [] step.action = "End" -> End
+         [] step.action = "Over" -> End
     /\ Safe'
 ====

@@ -25,7 +25,7 @@ SealAndPrepare(a, j, e) ==
     /\ ~Cut(a, j, e)
     /\ \A d \in Epochs(a) : d < e => Cut(a, j, d)
     /\ LET t == Tx(a, j, e)
-       IN /\ made' = made \cup {[tx |-> t, attempt |-> a, partition |-> j]}
+       IN /\ made' = made \cup {[tx |-> t, attempt |-> a, partition |-> j, sink |-> 0]}
           /\ sealed' = sealed \cup {[tx |-> t, attempt |-> a, partition |-> j, epoch |-> e, empty |-> FALSE]}
           /\ prepared' = prepared \cup {t}
     /\ UNCHANGED <<plan, claimed, triggered, taken, acks, decided, course, carried, committed, aborted, accepted>>
@@ -35,8 +35,8 @@ Acked(a, j, e) == {one \in acks : one.attempt = a /\ one.partition = j /\ one.ep
 Next ==
     \/ \E g \in {1, 2} : Claim(g)
     \/ \E a \in {1, 2} : \E e \in Epochs(a) : (a = 1 \/ claimed = 2) /\ claimed > 0 /\ Trigger(e)
-    \/ claimed = 2 /\ aborted = {} /\ taken = {} /\ AbortOthers(2, Due)
-    \/ \E j \in Both : claimed = 2 /\ Take(2, j, {t \in Due : Owner(t) = j})
+    \/ claimed = 2 /\ aborted = {} /\ taken = {} /\ AbortOthers(2, 0, Due)
+    \/ \E j \in Both : claimed = 2 /\ ~Started(2, j) /\ Take(2, j, {t \in Due : Owner(t) = j})
     \/ \E a \in {1, 2}, j \in Both : \E e \in Epochs(a) : SealAndPrepare(a, j, e)
     \/ \E a \in {1, 2}, j \in Both : \E e \in Epochs(a) :
          Acked(a, j, e) = {} /\ Acknowledge(a, j, e, Owes(a, j, e) \ committed)

@@ -1,58 +1,62 @@
 ---- MODULE Epochs ----
 (***************************************************************************)
-(* Epochs of a job that fails and recovers: sources that read splits,      *)
-(* operators behind them, aligned and unaligned markers, and what a        *)
-(* complete epoch holds.                                                   *)
+(* Epochs of a job that fails and recovers: stages that cut at markers,    *)
+(* aligned and unaligned, and what a complete epoch holds.                 *)
 (*                                                                         *)
-(* An attempt is a number; `plan.attempts[a]` is its generation and size.  *)
-(* Partition i of the source and partition j of the operator are linked by *)
-(* the channel <<i, j>>. `log` has all that a source ever put on a channel:*)
-(* records are positive numbers, markers negative ones, the end is 0. Where*)
-(* a marker stands in the log is the source's cut of that channel; what    *)
-(* the operator had processed when it cut is `cuts`. What is between the   *)
-(* two was in flight.                                                      *)
+(* A node is a stage of a partition in one attempt; `plan.nodes[n]` says   *)
+(* of which, and the channels that end there. Channels begin and end in    *)
+(* one attempt; `plan.channels[c]` says at which nodes, on which edge of   *)
+(* the program, and whether a marker may overtake there. Rows are counted: *)
+(* a channel keeps their order, so numbers say which they are. Where a     *)
+(* marker stands among them is the sender's cut of the channel; how many   *)
+(* the receiver had processed when it cut is in `cuts`. What is between    *)
+(* the two was in flight.                                                  *)
 (***************************************************************************)
 EXTENDS Integers, Sequences, FiniteSets
 
 VARIABLES
-    plan,        \* what stays: [exactly |-> BOOLEAN, splits |-> set, attempts |-> <<[generation, size], ...>>]
+    plan,        \* what stays: [exactly, splits, attempts, nodes, channels, edges, generations, workers]
     claimed,     \* the newest generation
     latest,      \* latest[g]: the complete epoch from which generation g would start an attempt; 0 for none
     deployed,    \* the attempts that were begun
-    newest,      \* newest[w]: the newest attempt that worker w has heard of since it was started
-    restored,    \* [attempt, partition, ...]: what each partition of an attempt began with
+    newest,      \* newest[w]: the newest attempt that process w has heard of
+    restored,    \* the nodes that have what they begin with
+    back,        \* back[n]: <<edge, rows>> in flight that the node began with
     spare,       \* spare[a]: the splits that no partition of the attempt has been given
     given,       \* given[a]: <<split, partition>> for the splits that are on their way
     triggered,   \* [attempt, epoch, spare, given]: epochs, and where the splits without a reader were at the trigger
-    read,        \* read[a][i][s]: how far partition i has read split s; -1 if it does not read it
-    log,         \* log[a][c]: all that was put on a channel, in order
-    pos,         \* pos[a][c]: the place in the log of the last record that was processed
-    held,        \* held[a][j]: the records that the state of partition j has seen
-    lastCut,     \* lastCut[a][j]: the last epoch that partition j has cut
-    over,        \* over[a][j]: epochs that partition j has given up
-    marks,       \* [attempt, partition, epoch, read]: cuts of sources
-    cuts,        \* [attempt, partition, epoch, at, entries, held, watermark]: cuts of operators
+    has,         \* has[n]: the splits that a node reads, or has read
+    began,       \* began[n]: <<split, position>> that it began with
+    sent,        \* sent[c]: how many rows were put on a channel
+    marks,       \* marks[c]: <<epoch, rows>>, where markers stand
+    ended,       \* the channels that their senders have ended
+    taken,       \* taken[c]: how many of the rows were processed
+    kept,        \* kept[c]: rows of the restored epoch that were taken for this channel and are not processed yet
+    lastCut,     \* lastCut[n]: the last epoch that a node has cut
+    over,        \* over[n]: epochs that a node has given up
+    cuts,        \* [node, epoch, at, kept, read]
     acks,        \* <<attempt, partition, epoch>>
-    complete     \* what each complete epoch holds
+    complete     \* [epoch, back, read, spare]: what each complete epoch holds
 
-vars == <<plan, claimed, latest, deployed, newest, restored, spare, given, triggered, read, log, pos, held, lastCut, over,
-          marks, cuts, acks, complete>>
+vars == <<plan, claimed, latest, deployed, newest, restored, back, spare, given, triggered, has, began, sent, marks, ended,
+          taken, kept, lastCut, over, cuts, acks, complete>>
 
-Attempts == DOMAIN plan.attempts
+Nodes(a) == {n \in DOMAIN plan.nodes : plan.nodes[n].attempt = a}
 Parts(a) == 0..(plan.attempts[a].size - 1)
 Generation(a) == plan.attempts[a].generation
-Into(a, j) == {<<i, j>> : i \in Parts(a)}
-Split(id) == (id - 1) \div 100
-Index(id) == (id - 1) % 100
-Read(r) == UNION {{s * 100 + n + 1 : n \in 0..(r[s] - 1)} : s \in plan.splits}
-Joined(rs) == [s \in plan.splits |-> IF \E r \in rs : r[s] >= 0 THEN (CHOOSE r \in rs : r[s] >= 0)[s] ELSE -1]
-Min(S) == CHOOSE x \in S : \A y \in S : x <= y
+Ins(n) == plan.nodes[n].ins
+To(c) == plan.channels[c].to
+Splits(pairs) == {pair[1] : pair \in pairs}
 
-Has(l, x) == \E k \in 1..Len(l) : l[k] = x
-Place(l, x) == CHOOSE k \in 1..Len(l) : l[k] = x
-Data(l, first, last) == {l[k] : k \in {n \in first..last : l[n] > 0}}
+RECURSIVE Sum(_)
+(* Of pairs <<something, number>>, the sum of the numbers. *)
+Sum(pairs) == IF pairs = {} THEN 0 ELSE LET one == CHOOSE p \in pairs : TRUE IN one[2] + Sum(pairs \ {one})
+
+Marked(c, e) == \E m \in marks[c] : m[1] = e
+Place(c, e) == (CHOOSE m \in marks[c] : m[1] = e)[2]
 (* Where the cut of an epoch divides a channel at its sender: at the marker, or at the end if that came first. *)
-Divides(l, e) == IF Has(l, -e) THEN Place(l, -e) ELSE IF Has(l, 0) THEN Len(l) ELSE 0
+Divided(c, e) == Marked(c, e) \/ c \in ended
+Divides(c, e) == IF Marked(c, e) THEN Place(c, e) ELSE sent[c]
 
 Start(p) ==
     /\ plan = p
@@ -61,22 +65,22 @@ Start(p) ==
     /\ deployed = {}
     /\ newest = [w \in p.workers |-> 0]
     /\ restored = {}
+    /\ back = [n \in DOMAIN p.nodes |-> {}]
     /\ spare = [a \in DOMAIN p.attempts |-> {}]
     /\ given = [a \in DOMAIN p.attempts |-> {}]
     /\ triggered = {}
-    /\ read = [a \in DOMAIN p.attempts |-> [i \in 0..(p.attempts[a].size - 1) |-> [s \in p.splits |-> -1]]]
-    /\ log = [a \in DOMAIN p.attempts |->
-                [c \in (0..(p.attempts[a].size - 1)) \X (0..(p.attempts[a].size - 1)) |-> <<>>]]
-    /\ pos = [a \in DOMAIN p.attempts |->
-                [c \in (0..(p.attempts[a].size - 1)) \X (0..(p.attempts[a].size - 1)) |-> 0]]
-    /\ held = [a \in DOMAIN p.attempts |-> [j \in 0..(p.attempts[a].size - 1) |-> {}]]
-    /\ lastCut = [a \in DOMAIN p.attempts |-> [j \in 0..(p.attempts[a].size - 1) |-> 0]]
-    /\ over = [a \in DOMAIN p.attempts |-> [j \in 0..(p.attempts[a].size - 1) |-> {}]]
-    /\ marks = {}
+    /\ has = [n \in DOMAIN p.nodes |-> {}]
+    /\ began = [n \in DOMAIN p.nodes |-> {}]
+    /\ sent = [c \in DOMAIN p.channels |-> 0]
+    /\ marks = [c \in DOMAIN p.channels |-> {}]
+    /\ ended = {}
+    /\ taken = [c \in DOMAIN p.channels |-> 0]
+    /\ kept = [c \in DOMAIN p.channels |-> 0]
+    /\ lastCut = [n \in DOMAIN p.nodes |-> 0]
+    /\ over = [n \in DOMAIN p.nodes |-> {}]
     /\ cuts = {}
     /\ acks = {}
-    /\ complete = {[epoch |-> 0, entries |-> {}, inFlight |-> {}, read |-> [s \in p.splits |-> -1],
-                    spare |-> p.splits, held |-> {}, watermark |-> -1]}
+    /\ complete = {[epoch |-> 0, back |-> {}, read |-> {}, spare |-> p.splits]}
 
 Of(e) == CHOOSE one \in complete : one.epoch = e
 
@@ -87,17 +91,17 @@ Claim(g) ==
     /\ g > claimed
     /\ claimed' = g
     /\ latest' = [latest EXCEPT ![g] = latest[claimed]]
-    /\ UNCHANGED <<plan, deployed, newest, restored, spare, given, triggered, read, log, pos, held, lastCut, over, marks,
-                   cuts, acks, complete>>
+    /\ UNCHANGED <<plan, deployed, newest, restored, back, spare, given, triggered, has, began, sent, marks, ended, taken,
+                   kept, lastCut, over, cuts, acks, complete>>
 
-(* The generation goes back to an earlier epoch, for a person who wants that. *)
+(* The generation goes back to an earlier epoch, as later ones are lost. *)
 GoBack(g, e) ==
     /\ g = claimed
     /\ e <= latest[g]
     /\ \E one \in complete : one.epoch = e
     /\ latest' = [latest EXCEPT ![g] = e]
-    /\ UNCHANGED <<plan, claimed, deployed, newest, restored, spare, given, triggered, read, log, pos, held, lastCut, over,
-                   marks, cuts, acks, complete>>
+    /\ UNCHANGED <<plan, claimed, deployed, newest, restored, back, spare, given, triggered, has, began, sent, marks, ended,
+                   taken, kept, lastCut, over, cuts, acks, complete>>
 
 (* An attempt begins where its generation knows the last complete epoch to be. *)
 Deploy(a, e) ==
@@ -106,196 +110,183 @@ Deploy(a, e) ==
     /\ e = latest[Generation(a)]
     /\ deployed' = deployed \cup {a}
     /\ spare' = [spare EXCEPT ![a] = Of(e).spare]
-    /\ lastCut' = [lastCut EXCEPT ![a] = [j \in Parts(a) |-> e]]
-    /\ UNCHANGED <<plan, claimed, latest, newest, restored, given, triggered, read, log, pos, held, over, marks, cuts, acks,
-                   complete>>
+    /\ lastCut' = [n \in DOMAIN lastCut |-> IF plan.nodes[n].attempt = a THEN e ELSE lastCut[n]]
+    /\ UNCHANGED <<plan, claimed, latest, newest, restored, back, given, triggered, has, began, sent, marks, ended, taken,
+                   kept, over, cuts, acks, complete>>
 
-Boot(w) ==
-    /\ newest' = [newest EXCEPT ![w] = 0]
-    /\ UNCHANGED <<plan, claimed, latest, deployed, restored, spare, given, triggered, read, log, pos, held, lastCut, over,
-                   marks, cuts, acks, complete>>
-
-(* A worker follows the newest attempt that it has heard of. *)
+(* A process follows the newest attempt that it has heard of. *)
 Follow(w, a) ==
     /\ a \in deployed
     /\ a > newest[w]
     /\ newest' = [newest EXCEPT ![w] = a]
-    /\ UNCHANGED <<plan, claimed, latest, deployed, restored, spare, given, triggered, read, log, pos, held, lastCut, over,
-                   marks, cuts, acks, complete>>
+    /\ UNCHANGED <<plan, claimed, latest, deployed, restored, back, spare, given, triggered, has, began, sent, marks, ended,
+                   taken, kept, lastCut, over, cuts, acks, complete>>
 
-(* A partition begins with its share of the epoch, which no other has. *)
-Restore(a, j, share) ==
-    /\ a \in deployed
-    /\ LET whole == Of(lastCut[a][j])
-           others == {one \in restored : one.attempt = a}
-       IN /\ \A one \in others : one.partition # j
-          /\ share.entries \subseteq whole.entries
-          /\ share.inFlight \subseteq whole.inFlight
-          /\ share.watermark >= whole.watermark
-          /\ \A one \in others : one.entries \cap share.entries = {} /\ one.inFlight \cap share.inFlight = {}
-          /\ \A s \in plan.splits : share.read[s] >= 0 =>
-                /\ share.read[s] = whole.read[s]
-                /\ \A one \in others : one.read[s] = -1
-    /\ restored' = restored \cup {[attempt |-> a, partition |-> j, epoch |-> lastCut[a][j], entries |-> share.entries,
-                                   inFlight |-> share.inFlight, read |-> share.read]}
-    /\ read' = [read EXCEPT ![a][j] = share.read]
-    /\ held' = [held EXCEPT ![a][j] = share.held]
-    /\ UNCHANGED <<plan, claimed, latest, deployed, newest, spare, given, triggered, log, pos, lastCut, over, marks, cuts,
-                   acks, complete>>
+(* A node begins with its share of the epoch, of which no other has a split. *)
+Restore(n, share) ==
+    LET a == plan.nodes[n].attempt
+        whole == Of(lastCut[n])
+    IN /\ a \in deployed
+       /\ n \notin restored
+       /\ share.read \subseteq whole.read
+       /\ \A other \in restored \cap Nodes(a) : Splits(began[other]) \cap Splits(share.read) = {}
+       /\ restored' = restored \cup {n}
+       /\ began' = [began EXCEPT ![n] = share.read]
+       /\ has' = [has EXCEPT ![n] = @ \cup Splits(share.read)]
+       /\ back' = [back EXCEPT ![n] = share.back]
+       /\ kept' = [c \in DOMAIN kept |-> Sum({pair \in share.kept : pair[1] = c}) + kept[c]]
+       /\ UNCHANGED <<plan, claimed, latest, deployed, newest, spare, given, triggered, sent, marks, ended, taken, lastCut,
+                      over, cuts, acks, complete>>
 
 (* All shares together are the epoch. *)
 Whole(a) ==
-    LET mine == {one \in restored : one.attempt = a}
-    IN /\ {one.partition : one \in mine} = Parts(a)
-       /\ LET whole == Of((CHOOSE one \in mine : TRUE).epoch)
-          IN /\ UNION {one.entries : one \in mine} = whole.entries
-             /\ UNION {one.inFlight : one \in mine} = whole.inFlight
-             /\ Joined({one.read : one \in mine}) = whole.read
+    LET mine == Nodes(a)
+        whole == Of(lastCut[CHOOSE n \in mine : TRUE])
+    IN /\ mine # {}
+       /\ mine \subseteq restored
+       /\ {plan.nodes[n].partition : n \in mine} = Parts(a)
+       /\ UNION {began[n] : n \in mine} = whole.read
+       /\ \A x \in 1..plan.edges :
+            Sum({pair \in whole.back : pair[1] = x}) = Sum({<<n, Sum({pair \in back[n] : pair[1] = x})>> : n \in mine})
 
 (***************************************************************************)
-(* Splits, triggers, records.                                              *)
+(* Splits and triggers.                                                    *)
 (***************************************************************************)
-HandOut(a, i, s) ==
-    /\ s \in spare[a]
-    /\ spare' = [spare EXCEPT ![a] = @ \ {s}]
-    /\ given' = [given EXCEPT ![a] = @ \cup {<<s, i>>}]
-    /\ UNCHANGED <<plan, claimed, latest, deployed, newest, restored, triggered, read, log, pos, held, lastCut, over, marks,
-                   cuts, acks, complete>>
+HandOut(a, i, splits) ==
+    /\ splits \subseteq spare[a]
+    /\ spare' = [spare EXCEPT ![a] = @ \ splits]
+    /\ given' = [given EXCEPT ![a] = @ \cup {<<s, i>> : s \in splits}]
+    /\ UNCHANGED <<plan, claimed, latest, deployed, newest, restored, back, triggered, has, began, sent, marks, ended, taken,
+                   kept, lastCut, over, cuts, acks, complete>>
 
-(* It comes on the channel of the triggers, and in their order. *)
-Assigned(a, i, s) ==
-    /\ <<s, i>> \in given[a]
-    /\ \A one \in triggered :
-         one.attempt = a /\ s \in one.spare => \E m \in marks : m.attempt = a /\ m.partition = i /\ m.epoch = one.epoch
-    /\ given' = [given EXCEPT ![a] = @ \ {<<s, i>>}]
-    /\ read' = [read EXCEPT ![a][i][s] = 0]
-    /\ UNCHANGED <<plan, claimed, latest, deployed, newest, restored, spare, triggered, log, pos, held, lastCut, over, marks,
-                   cuts, acks, complete>>
+(* They come on the channel of the triggers, and in their order. *)
+Assigned(n, splits) ==
+    LET a == plan.nodes[n].attempt
+        i == plan.nodes[n].partition
+    IN /\ \A s \in splits : <<s, i>> \in given[a]
+       /\ \A one \in triggered :
+            one.attempt = a /\ one.spare \cap splits # {} => one.epoch <= lastCut[n] \/ one.epoch \in over[n]
+       /\ given' = [given EXCEPT ![a] = @ \ {<<s, i>> : s \in splits}]
+       /\ has' = [has EXCEPT ![n] = @ \cup splits]
+       /\ UNCHANGED <<plan, claimed, latest, deployed, newest, restored, back, spare, triggered, began, sent, marks, ended,
+                      taken, kept, lastCut, over, cuts, acks, complete>>
 
 Trigger(a, e) ==
     /\ a \in deployed
     /\ \A one \in triggered : one.epoch # e
     /\ \A one \in triggered : one.attempt = a => one.epoch < e
-    /\ (\E one \in triggered : one.attempt = a) \/ Whole(a)
+    /\ IF \E one \in triggered : one.attempt = a THEN TRUE ELSE Whole(a)
     /\ triggered' = triggered \cup {[attempt |-> a, epoch |-> e, spare |-> spare[a], given |-> given[a]]}
-    /\ UNCHANGED <<plan, claimed, latest, deployed, newest, restored, spare, given, read, log, pos, held, lastCut, over,
-                   marks, cuts, acks, complete>>
-
-Emit(a, i, j, id) ==
-    /\ read[a][i][Split(id)] = Index(id)
-    /\ ~Has(log[a][<<i, j>>], 0)
-    /\ read' = [read EXCEPT ![a][i][Split(id)] = @ + 1]
-    /\ log' = [log EXCEPT ![a][<<i, j>>] = Append(@, id)]
-    /\ UNCHANGED <<plan, claimed, latest, deployed, newest, restored, spare, given, triggered, pos, held, lastCut, over,
-                   marks, cuts, acks, complete>>
-
-EndSource(a, i) ==
-    /\ log' = [log EXCEPT ![a] = [c \in DOMAIN @ |-> IF c[1] = i THEN Append(@[c], 0) ELSE @[c]]]
-    /\ UNCHANGED <<plan, claimed, latest, deployed, newest, restored, spare, given, triggered, read, pos, held, lastCut,
-                   over, marks, cuts, acks, complete>>
-
-(* A source cuts: its positions are noted, and the marker is put behind all that it has read. A trigger comes on the    *)
-(* same channel as the splits, so those that were sent before it are there.                                             *)
-Mark(a, i, e) ==
-    /\ \E one \in triggered :
-         one.attempt = a /\ one.epoch = e /\ \A pair \in one.given \cap given[a] : pair[2] # i
-    /\ \A one \in marks : one.attempt = a /\ one.partition = i => one.epoch < e
-    /\ marks' = marks \cup {[attempt |-> a, partition |-> i, epoch |-> e, read |-> read[a][i]]}
-    /\ log' = [log EXCEPT ![a] = [c \in DOMAIN @ |->
-                 IF c[1] = i /\ ~Has(@[c], 0) THEN Append(@[c], -e) ELSE @[c]]]
-    /\ UNCHANGED <<plan, claimed, latest, deployed, newest, restored, spare, given, triggered, read, pos, held, lastCut,
-                   over, cuts, acks, complete>>
-
-(* An epoch that partition j will never cut: cut before, given up, or left out by one of its channels. *)
-Dead(a, j, e) ==
-    \/ e <= lastCut[a][j]
-    \/ e \in over[a][j]
-    \/ \E c \in Into(a, j) : \E k \in 1..Len(log[a][c]) :
-         log[a][c][k] < -e /\ \A n \in 1..k : log[a][c][n] # -e
-
-(* The next record of a channel is processed; no marker before it may still be waiting for its cut. *)
-Process(a, j, i, id) ==
-    LET c == <<i, j>>
-        l == log[a][c]
-        rest == {k \in (pos[a][c] + 1)..Len(l) : l[k] > 0}
-    IN /\ rest # {}
-       /\ l[Min(rest)] = id
-       /\ plan.exactly => \A k \in (pos[a][c] + 1)..(Min(rest) - 1) : l[k] < 0 => Dead(a, j, -l[k])
-       /\ pos' = [pos EXCEPT ![a][c] = Min(rest)]
-       /\ held' = [held EXCEPT ![a][j] = @ \cup {id}]
-       /\ UNCHANGED <<plan, claimed, latest, deployed, newest, restored, spare, given, triggered, read, log, lastCut, over,
-                      marks, cuts, acks, complete>>
+    /\ UNCHANGED <<plan, claimed, latest, deployed, newest, restored, back, spare, given, has, began, sent, marks, ended,
+                   taken, kept, lastCut, over, cuts, acks, complete>>
 
 (***************************************************************************)
-(* Cuts of operators.                                                      *)
+(* Channels.                                                               *)
+(***************************************************************************)
+Emit(c, rows) ==
+    /\ c \notin ended
+    /\ sent' = [sent EXCEPT ![c] = @ + rows]
+    /\ UNCHANGED <<plan, claimed, latest, deployed, newest, restored, back, spare, given, triggered, has, began, marks, ended,
+                   taken, kept, lastCut, over, cuts, acks, complete>>
+
+(* A marker follows its sender's cut, and all rows that came out before it: none waits for others to fill a batch. *)
+Mark(c, e, waiting) ==
+    /\ e = lastCut[plan.channels[c].of]
+    /\ waiting = 0
+    /\ \A m \in marks[c] : m[1] < e
+    /\ marks' = [marks EXCEPT ![c] = IF c \in ended THEN @ ELSE @ \cup {<<e, sent[c]>>}]
+    /\ UNCHANGED <<plan, claimed, latest, deployed, newest, restored, back, spare, given, triggered, has, began, sent, ended,
+                   taken, kept, lastCut, over, cuts, acks, complete>>
+
+End(c, waiting) ==
+    /\ waiting = 0
+    /\ ended' = ended \cup {c}
+    /\ UNCHANGED <<plan, claimed, latest, deployed, newest, restored, back, spare, given, triggered, has, began, sent, marks,
+                   taken, kept, lastCut, over, cuts, acks, complete>>
+
+(* An epoch that a node will never cut: cut before, given up, or left out by one of its channels. *)
+Dead(n, e) ==
+    \/ e <= lastCut[n]
+    \/ e \in over[n]
+    \/ \E c \in Ins(n) : ~Marked(c, e) /\ \E m \in marks[c] : m[1] > e
+
+(* The next rows of a channel are processed, those of the restored epoch first; no marker before them awaits its cut. *)
+Process(c, rows, again) ==
+    /\ again <= kept[c]
+    /\ rows > 0 => again = kept[c]
+    /\ taken[c] + rows <= sent[c]
+    /\ plan.exactly => \A m \in marks[c] : m[2] < taken[c] + rows => Dead(To(c), m[1])
+    /\ taken' = [taken EXCEPT ![c] = @ + rows]
+    /\ kept' = [kept EXCEPT ![c] = @ - again]
+    /\ UNCHANGED <<plan, claimed, latest, deployed, newest, restored, back, spare, given, triggered, has, began, sent, marks,
+                   ended, lastCut, over, cuts, acks, complete>>
+
+(***************************************************************************)
+(* Cuts.                                                                   *)
 (***************************************************************************)
 (* All that came before the marker is processed. *)
-Reached(a, c, e) ==
-    LET d == Divides(log[a][c], e) IN d > 0 /\ Data(log[a][c], pos[a][c] + 1, d) = {}
+Reached(c, e) == Divided(c, e) /\ taken[c] >= Divides(c, e) /\ kept[c] = 0
 
-Cut(a, j, e, unaligned, entries, seen, watermark) ==
-    /\ e > lastCut[a][j]
-    /\ e \notin over[a][j]
-    /\ IF unaligned
-       THEN \E c \in Into(a, j) : Divides(log[a][c], e) > 0
-       ELSE \A c \in Into(a, j) : Reached(a, c, e)
-    /\ plan.exactly => \A c \in Into(a, j) : Has(log[a][c], -e) => pos[a][c] < Place(log[a][c], -e)
-    /\ seen = held[a][j]
-    /\ cuts' = cuts \cup {[attempt |-> a, partition |-> j, epoch |-> e, at |-> [i \in Parts(a) |-> pos[a][<<i, j>>]],
-                           entries |-> entries, held |-> seen, watermark |-> watermark]}
-    /\ lastCut' = [lastCut EXCEPT ![a][j] = e]
-    /\ UNCHANGED <<plan, claimed, latest, deployed, newest, restored, spare, given, triggered, read, log, pos, held, over,
-                   marks, acks, complete>>
+Cut(n, e, unaligned, read) ==
+    LET a == plan.nodes[n].attempt
+        i == plan.nodes[n].partition
+        was == CHOOSE one \in triggered : one.epoch = e
+    IN /\ n \in restored
+       /\ \E one \in triggered : one.epoch = e /\ one.attempt = a
+       /\ e > lastCut[n]
+       /\ Ins(n) # {} => \/ /\ unaligned
+                            /\ \E c \in Ins(n) : Divided(c, e)
+                            /\ \A c \in Ins(n) : plan.channels[c].ordered => Reached(c, e)
+                         \/ \A c \in Ins(n) : Reached(c, e)
+       /\ plan.exactly => \A c \in Ins(n) : Marked(c, e) => taken[c] <= Place(c, e)
+       /\ Splits(read) = has[n]
+       /\ Ins(n) = {} => \A pair \in was.given : pair[2] = i /\ pair[1] \in plan.nodes[n].splits => pair[1] \in has[n]
+       /\ cuts' = cuts \cup {[node |-> n, epoch |-> e, at |-> [c \in Ins(n) |-> taken[c]],
+                              kept |-> [c \in Ins(n) |-> kept[c]], read |-> read]}
+       /\ lastCut' = [lastCut EXCEPT ![n] = e]
+       /\ UNCHANGED <<plan, claimed, latest, deployed, newest, restored, back, spare, given, triggered, has, began, sent,
+                      marks, ended, taken, kept, over, acks, complete>>
 
-GiveUp(a, j, e) ==
-    /\ over' = [over EXCEPT ![a][j] = @ \cup {e}]
-    /\ UNCHANGED <<plan, claimed, latest, deployed, newest, restored, spare, given, triggered, read, log, pos, held, lastCut,
-                   marks, cuts, acks, complete>>
+GiveUp(n, e) ==
+    /\ over' = [over EXCEPT ![n] = @ \cup {e}]
+    /\ UNCHANGED <<plan, claimed, latest, deployed, newest, restored, back, spare, given, triggered, has, began, sent, marks,
+                   ended, taken, kept, lastCut, cuts, acks, complete>>
 
-Acknowledge(a, j, e) ==
-    /\ e \notin over[a][j]
-    /\ \E one \in marks : one.attempt = a /\ one.partition = j /\ one.epoch = e
-    /\ \E one \in cuts : one.attempt = a /\ one.partition = j /\ one.epoch = e
-    /\ acks' = acks \cup {<<a, j, e>>}
-    /\ UNCHANGED <<plan, claimed, latest, deployed, newest, restored, spare, given, triggered, read, log, pos, held, lastCut,
-                   over, marks, cuts, complete>>
+Acknowledge(a, i, e) ==
+    /\ \A n \in Nodes(a) : plan.nodes[n].partition = i =>
+         e \notin over[n] /\ \E one \in cuts : one.node = n /\ one.epoch = e
+    /\ acks' = acks \cup {<<a, i, e>>}
+    /\ UNCHANGED <<plan, claimed, latest, deployed, newest, restored, back, spare, given, triggered, has, began, sent, marks,
+                   ended, taken, kept, lastCut, over, cuts, complete>>
 
 (***************************************************************************)
 (* An epoch is complete.                                                   *)
 (***************************************************************************)
-InFlight(a, cut) ==
-    UNION {LET l == log[a][<<i, cut.partition>>] IN Data(l, cut.at[i] + 1, Divides(l, cut.epoch)) : i \in Parts(a)}
+InFlight(cut) ==
+    {pair \in {<<c, cut.kept[c] + Divides(c, cut.epoch) - cut.at[c]>> : c \in DOMAIN cut.at} : pair[2] > 0}
+
+(* Every split has one place, whether it is read or not. *)
+EverySplitOnce(read, without) ==
+    /\ Splits(read) \cup without = plan.splits
+    /\ Splits(read) \cap without = {}
+    /\ Cardinality(Splits(read)) = Cardinality(read)
 
 Complete(a, e, content) ==
-    LET mine == {one \in cuts : one.attempt = a /\ one.epoch = e}
-        sources == {one \in marks : one.attempt = a /\ one.epoch = e}
+    LET mine == {one \in cuts : one.epoch = e /\ plan.nodes[one.node].attempt = a}
     IN /\ Generation(a) = claimed
        /\ e > latest[claimed]
        /\ \A b \in deployed : b <= a
-       /\ \A j \in Parts(a) : <<a, j, e>> \in acks
-       /\ content.entries = UNION {one.entries : one \in mine}
-       /\ content.inFlight = UNION {InFlight(a, one) : one \in mine}
-       /\ content.read = Joined({one.read : one \in sources})
+       /\ \A i \in Parts(a) : <<a, i, e>> \in acks
+       /\ {one.node : one \in mine} = Nodes(a)
+       /\ content.flight = UNION {InFlight(one) : one \in mine}
+       /\ content.read = UNION {one.read : one \in mine}
        /\ \A one \in triggered : one.epoch = e => content.spare = one.spare
+       /\ EverySplitOnce(content.read, content.spare)
        /\ complete' = complete \cup
-            {[epoch |-> e, entries |-> content.entries, inFlight |-> content.inFlight, read |-> content.read,
-              spare |-> content.spare, held |-> UNION {one.held : one \in mine},
-              watermark |-> Min({one.watermark : one \in mine})]}
+            {[epoch |-> e, back |-> content.back, read |-> content.read, spare |-> content.spare]}
        /\ latest' = [latest EXCEPT ![claimed] = e]
-       /\ UNCHANGED <<plan, claimed, deployed, newest, restored, spare, given, triggered, read, log, pos, held, lastCut,
-                      over, marks, cuts, acks>>
-
-(* What was read before the cut of the sources is in the state or in flight, once; every split has one place. *)
-Exact(one) ==
-    /\ one.held \cup one.inFlight = Read(one.read)
-    /\ one.held \cap one.inFlight = {}
-NothingLost(one) == Read(one.read) \subseteq one.held \cup one.inFlight
-EverySplitOnce(one) == \A s \in plan.splits : (one.read[s] >= 0) = (s \notin one.spare)
-
-Safe ==
-    \A one \in complete :
-        /\ IF plan.exactly THEN Exact(one) ELSE NothingLost(one)
-        /\ EverySplitOnce(one)
+       /\ UNCHANGED <<plan, claimed, deployed, newest, restored, back, spare, given, triggered, has, began, sent, marks,
+                      ended, taken, kept, lastCut, over, cuts, acks>>
 
 (***************************************************************************)
 (* Histories.                                                              *)
@@ -303,23 +294,20 @@ Safe ==
 TraceInit(config) == Start(config)
 
 TraceStep(step) ==
-    /\ CASE step.action = "Claim" -> Claim(step.generation)
-         [] step.action = "GoBack" -> GoBack(step.generation, step.epoch)
-         [] step.action = "Deploy" -> Deploy(step.attempt, step.epoch)
-         [] step.action = "Boot" -> Boot(step.worker)
-         [] step.action = "Follow" -> Follow(step.worker, step.attempt)
-         [] step.action = "Restore" -> Restore(step.attempt, step.partition, step)
-         [] step.action = "HandOut" -> HandOut(step.attempt, step.partition, step.split)
-         [] step.action = "Assigned" -> Assigned(step.attempt, step.partition, step.split)
-         [] step.action = "Trigger" -> Trigger(step.attempt, step.epoch)
-         [] step.action = "Emit" -> Emit(step.attempt, step.partition, step.to, step.record)
-         [] step.action = "EndSource" -> EndSource(step.attempt, step.partition)
-         [] step.action = "Mark" -> Mark(step.attempt, step.partition, step.epoch)
-         [] step.action = "Process" -> Process(step.attempt, step.partition, step.from, step.record)
-         [] step.action = "Cut" ->
-              Cut(step.attempt, step.partition, step.epoch, step.unaligned, step.entries, step.held, step.watermark)
-         [] step.action = "GiveUp" -> GiveUp(step.attempt, step.partition, step.epoch)
-         [] step.action = "Acknowledge" -> Acknowledge(step.attempt, step.partition, step.epoch)
-         [] step.action = "Complete" -> Complete(step.attempt, step.epoch, step)
-    /\ Safe'
+    CASE step.action = "Claim" -> Claim(step.generation)
+      [] step.action = "GoBack" -> GoBack(step.generation, step.epoch)
+      [] step.action = "Deploy" -> Deploy(step.attempt, step.epoch)
+      [] step.action = "Follow" -> Follow(step.worker, step.attempt)
+      [] step.action = "Restore" -> Restore(step.node, step)
+      [] step.action = "HandOut" -> HandOut(step.attempt, step.partition, step.splits)
+      [] step.action = "Assigned" -> Assigned(step.node, step.splits)
+      [] step.action = "Trigger" -> Trigger(step.attempt, step.epoch)
+      [] step.action = "Emit" -> Emit(step.channel, step.rows)
+      [] step.action = "Mark" -> Mark(step.channel, step.epoch, step.waiting)
+      [] step.action = "EndChannel" -> End(step.channel, step.waiting)
+      [] step.action = "Process" -> Process(step.channel, step.rows, step.again)
+      [] step.action = "Cut" -> Cut(step.node, step.epoch, step.unaligned, step.read)
+      [] step.action = "GiveUp" -> GiveUp(step.node, step.epoch)
+      [] step.action = "Acknowledge" -> Acknowledge(step.attempt, step.partition, step.epoch)
+      [] step.action = "Complete" -> Complete(step.attempt, step.epoch, step)
 ====
