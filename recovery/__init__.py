@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from recovery.savepoints.repairing import repair as repair
     from recovery.savepoints.rescaling import CannotRescale as CannotRescale
     from recovery.savepoints.rescaling import rescale as rescale
+    from recovery.savepoints.spark_state import from_spark as from_spark
     from recovery.schemes.active import Active as Active
     from recovery.schemes.micro_batches import MicroBatches as MicroBatches
     from recovery.schemes.passive import Passive as Passive
@@ -168,6 +169,7 @@ _HOME = {
     "recovery.savepoints.editing": ("ChangedBy", "ChangedRows", "edit"),
     "recovery.savepoints.repairing": ("CannotRepair", "repair"),
     "recovery.savepoints.rescaling": ("CannotRescale", "rescale"),
+    "recovery.savepoints.spark_state": ("from_spark",),
     "recovery.schemes.active": ("Active",),
     "recovery.schemes.micro_batches": ("MicroBatches",),
     "recovery.schemes.passive": ("Passive",),

@@ -43,6 +43,7 @@ LONG = {
     "test_running_on_spark.py",
     "test_simulated_job.py",
     "test_spark_format.py",
+    "test_spark_state.py",
     "test_state_kills.py",
     "test_structured_modes.py",
     "test_structured_streaming.py",

@@ -52,13 +52,15 @@ _PATIENT: Final = Options(policy=Policy(rewrites=False))
 class StateFrom:
     """The first content of a state: an Arrow table, a Parquet or Arrow file, or a Spark DataFrame, which is collected.
 
-    Its rows are those of the state's canonical table, or of an ordinary one with these columns.
+    Its rows are those of the state's canonical table, or of an ordinary one with these columns. `place` is what errors
+    and the epoch's origin call a table that is no file.
     """
 
     uid: str
     state: str
     rows: Any
     columns: Columns = field(default_factory=Columns)
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +225,9 @@ class _Source:
         if isinstance(rows, str | Path):
             return cls._of_file(one, Path(rows))
         table = rows if isinstance(rows, pa.Table) else rows.toArrow()
-        return cls(one, f"the table for {one.uid}/{one.state}", table.schema, lambda: iter(table.to_batches()))
+        return cls(
+            one, one.place or f"the table for {one.uid}/{one.state}", table.schema, lambda: iter(table.to_batches())
+        )
 
     @classmethod
     def _of_file(cls, one: StateFrom, file: Path) -> _Source:

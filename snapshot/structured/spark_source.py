@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from snapshot.connectors.files.folder import everywhere, password_faults
+from snapshot.program.plan import EventTime
 from snapshot.program.source import (
     Available,
     Batch,
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _SPLIT: Final = re.compile(r"(?P<index>\d+) of (?P<splits>[1-9]\d*) of (?P<log>[0-9a-f]{16}) from (?P<start>\d+)")
+_DELAY: Final = "spark.watermarkDelayMs"
+"""Spark notes under this name in a column's metadata how late its times may be."""
 _SPAN_EVERY: Final = 10.0
 """Seconds between two looks at a log that has nothing new, for whether it still is what it was."""
 
@@ -57,7 +61,8 @@ class SparkSource:
     long as the query's option `keep` says ("7d").
 
     There are `splits`, or as many as partitions when the job is born. New batches are looked for `look_every` so often.
-    With `expect_every`, a job that has waited longer for a batch reports that as a stall.
+    With `expect_every`, a job that has waited longer for a batch reports that as a stall. `event_time` is what
+    `withWatermark` says of the DataFrame, for `Stream.read(source, uid="clicks", event_time=source.event_time)`.
     """
 
     schema: pa.Schema
@@ -65,8 +70,10 @@ class SparkSource:
     splits: int | None = None
     look_every: Duration = "50ms"
     expect_every: Duration | None = None
+    event_time: EventTime | None = field(default=None, init=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "event_time", _event_time_of(self.schema))
         object.__setattr__(self, "schema", _schema_of(self.schema))
         object.__setattr__(self, "log", everywhere(self.log))
         milliseconds(self.look_every, "look_every")
@@ -180,8 +187,9 @@ class LogReader:
         found = self._log.batch(number)
         if found is None and means.monotonic() >= self._looked_at + _SPAN_EVERY:
             self._looked_at = means.monotonic()
-            number = self._next_of(number, self._log.batches())
-            found = self._log.batch(number)
+            if not number or self._log.batch(number - 1) is None:  # else it is the one that comes next
+                number = self._next_of(number, self._log.batches())
+                found = self._log.batch(number)
         if found is None:
             return None
         self._since = means.monotonic()
@@ -256,3 +264,12 @@ def _schema_of(declared: SchemaLike | DataFrame) -> pa.Schema:
             "spark.readStream, or write its rows to files and read these with Files(...)"
         )
     return plain(arrow_schema(frame.schema))
+
+
+def _event_time_of(declared: SchemaLike | DataFrame) -> EventTime | None:
+    """Return the column with a watermark; None without one, or where a schema stands for the DataFrame."""
+    frame: Any = declared
+    for one in frame.schema.fields if hasattr(frame, "isStreaming") else ():
+        if (delay := one.metadata.get(_DELAY)) is not None:
+            return EventTime(one.name, timedelta(milliseconds=delay))
+    return None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NAME: Final = "epochcut.stream"
-_FORGET_EVERY: Final = 32
+_FORGET_EVERY: Final = 256
 """Batches between two looks for old ones."""
 
 

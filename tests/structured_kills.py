@@ -1,0 +1,215 @@
+"""A query of Spark's that feeds a program, and kills at random: of its tasks, of its driver, of the program's
+partitions and of the program's driver. In the end each row has to count once.
+
+Invariant: what is killed when follows from the seed, though what a moment meets does not.
+
+    python -m tests.structured_kills --kills 100 --seed 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from threading import Event, Thread
+from typing import Final
+
+import recovery
+from snapshot import SparkSource, Stream, ToFiles
+
+ROOT: Final = Path(__file__).parent.parent
+ROWS: Final = 50
+"""In each file that the query reads."""
+USERS: Final = 17
+PATIENCE: Final = 180.0
+KINDS: Final = ("task", "query", "partition", "program")
+
+
+def run_query(folder: Path) -> None:
+    """The query, until it is killed."""
+    from pyspark.sql import SparkSession
+
+    from snapshot.structured import register
+
+    spark = SparkSession.builder.master("local[2,9]").config("spark.ui.enabled", "false").getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    register(spark)
+    rows = spark.readStream.schema("user bigint, n bigint").option("maxFilesPerTrigger", 4).json(str(folder / "in"))
+    query = rows.repartition(2).writeStream.format("epochcut.stream").trigger(processingTime="100 milliseconds")
+    query.option("checkpointLocation", str(folder / "checkpoint")).start(str(folder / "log")).awaitTermination()
+
+
+def run_program(folder: Path) -> None:
+    """The program, until it is killed, or told to kill one of its partitions or to end."""
+    rows = Stream.read(SparkSource("user bigint, n bigint", str(folder / "log"), splits=4), uid="rows")
+    counts = (
+        rows.key_by("user").count(uid="counts", per="record").write(ToFiles(str(folder / "out"), "jsonl"), uid="out")
+    )
+    launcher = recovery.LocalProcesses()
+    run = recovery.run(
+        counts,
+        checkpoints=str(folder / "tree"),
+        launcher=launcher,
+        every="200ms",
+        progress=False,
+        scheme=recovery.Passive(restarts=recovery.FixedDelay(attempts=10**6, delay="100ms")),
+    )
+    for line in sys.stdin:
+        if line.strip() == "end":
+            run.drain(PATIENCE)
+            return
+        pids = list(launcher.pids.values())
+        if pids:
+            os.kill(pids[int(line) % len(pids)], signal.SIGKILL)
+
+
+class Feeder(Thread):
+    """Files with rows, one after the other, until told to stop."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(daemon=True)
+        self._folder, self._stop_now = folder, Event()
+        self.files = 0
+
+    def run(self) -> None:
+        """Let files appear, some each second."""
+        while not self._stop_now.wait(0.15):
+            path = self._folder / f".{self.files}.json"
+            rows = ({"user": (self.files * ROWS + n) % USERS, "n": self.files * ROWS + n} for n in range(ROWS))
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            path.rename(self._folder / f"{self.files}.json")
+            self.files += 1
+
+    def stop(self) -> int:
+        """Stop; return the number of all rows."""
+        self._stop_now.set()
+        self.join()
+        return self.files * ROWS
+
+
+class Process:
+    """One of the two, which is started again whenever it was killed."""
+
+    def __init__(self, folder: Path, which: str) -> None:
+        self._command = [sys.executable, "-m", "tests.structured_kills", which, str(folder)]
+        self._log = folder / f"{which.strip('-')}.log"
+        self.start()
+
+    def start(self) -> None:
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def say(self, text: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{text}\n".encode())
+        self._process.stdin.flush()
+
+    def end(self) -> None:
+        self.say("end")
+        self._process.wait(PATIENCE)
+
+    def kill(self) -> None:
+        """Kill it with all that it has started."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def kill_a_task(self, chance: Random) -> bool:
+        """Kill one of Spark's Python workers; false if there is none now."""
+        listed = subprocess.run(
+            ["ps", "-o", "pid=,args=", "-g", str(self._process.pid)], capture_output=True, text=True
+        )
+        workers = [line.split()[0] for line in listed.stdout.splitlines() if "pyspark" in line and "daemon" in line]
+        if not workers:
+            return False
+        os.kill(int(chance.choice(workers)), signal.SIGKILL)
+        return True
+
+
+def written(folder: Path) -> list[tuple[int, int]]:
+    """What a reader of the output sees."""
+    found = []
+    for path in (folder / "out").glob("part-*"):
+        rows = map(json.loads, path.read_text().splitlines())
+        found += [(row["user"], row["count"]) for row in rows]
+    return found
+
+
+def wait_for(folder: Path, rows: int) -> None:
+    """Wait until so many rows are visible."""
+    give_up = time.monotonic() + PATIENCE
+    while len(written(folder)) < rows:
+        if time.monotonic() > give_up:
+            raise SystemExit(f"nothing goes on: {len(written(folder))} rows are visible; see the logs in {folder}")
+        time.sleep(0.1)
+
+
+def carry_out(
+    folder: Path, kills: int, seed: int, kinds: Sequence[str]
+) -> tuple[Counter[str], int, Counter[tuple[int, int]]]:
+    """Run all of it; return what was killed, how many rows there were, and the output that is wrong."""
+    (folder / "in").mkdir()
+    chance, done, feeder = Random(seed), Counter[str](), Feeder(folder / "in")
+    feeder.start()
+    query, program = Process(folder, "--query"), Process(folder, "--program")
+    try:
+        while done.total() < kills:
+            wait_for(folder, len(written(folder)) + 1)
+            time.sleep(chance.uniform(0, 1.5))
+            match chance.choice(kinds):
+                case "task":
+                    done["task"] += query.kill_a_task(chance)
+                case "query":
+                    query.kill()
+                    query.start()
+                    done["query"] += 1
+                case "partition":
+                    program.say(str(chance.randrange(2)))
+                    done["partition"] += 1
+                case _:
+                    program.kill()
+                    program.start()
+                    done["program"] += 1
+        rows = feeder.stop()
+        wait_for(folder, rows)
+        program.end()
+    finally:
+        for process in (query, program):
+            process.kill()
+    expected = Counter((user, count) for user in range(USERS) for count in range(1, len(range(user, rows, USERS)) + 1))
+    found = Counter(written(folder))
+    return done, rows, (found - expected) + (expected - found)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.structured_kills", description=__doc__)
+    parser.add_argument("--kills", type=int, default=20, help="how many (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments (%(default)s)")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="what is killed (%(default)s)")
+    parser.add_argument("--query", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
+    parser.add_argument("--program", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.query or given.program:
+        run_query(given.query) if given.query else run_program(given.program)
+        return 0
+    with TemporaryDirectory() as folder:
+        done, rows, wrong = carry_out(Path(folder), given.kills, given.seed, given.kinds.split(","))
+    killed = ", ".join(f"{count} of a {kind}" for kind, count in sorted(done.items()))
+    print(f"{done.total()} kills ({killed}); {rows:,} rows: {wrong.total()} counts lost, twice or wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
