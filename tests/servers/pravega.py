@@ -11,8 +11,9 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import pbkdf2_hmac
 from pathlib import Path
-from secrets import token_hex
+from secrets import token_bytes, token_hex
 from typing import Final
 
 from snapshot.connectors.pravega.address import access_to
@@ -25,6 +26,8 @@ JARS: Final = Path(__file__).parents[2] / ".servers" / "pravega"
 SCOPE: Final = "tests"
 _START: Final = 240.0
 """Seconds in which a server comes up, on a machine that has much else to do."""
+_PHRASE: Final = "1111_aaaa"
+"""The password of the files with keys: the standalone server knows no other."""
 _JAVA: Final = ("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _LOG: Final = """<configuration>
   <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
@@ -62,12 +65,15 @@ class _Java:
 class PravegaServer:
     """A controller and a segment store in one process, and in memory: all is lost when it ends.
 
-    `settings` are of the standalone server.
+    `settings` are of the standalone server, and `options` what clients need if those make it a guarded one.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, folder: Path, settings: Mapping[str, object] | None = None, options: Mapping[str, str] | None = None
+    ) -> None:
         self._java = _Java(folder)
         self._settings = settings or {}
+        self.options = options or {}
         self._process: subprocess.Popen[bytes] | None = None
         self.controller = ""
 
@@ -88,8 +94,8 @@ class PravegaServer:
             }
             memory = ("-Xmx384m", "-XX:MaxDirectMemorySize=320m")
             self._process = self._java.run("io.pravega.local.LocalPravegaEmulator", memory, settings)
-            self.controller = f"tcp://127.0.0.1:{controller}"
-            if _is_usable(self.controller, [self._process]):
+            self.controller = f"{'tls' if self.options else 'tcp'}://127.0.0.1:{controller}"
+            if _is_usable(self.controller, [self._process], self.options):
                 return
             self.kill()
         raise RuntimeError(f"Pravega does not start:\n{self.end_of_log()}")
@@ -110,7 +116,7 @@ class PravegaServer:
 
     def make_stream(self, segments: int = 1) -> str:
         """Make a stream that nobody else uses, and return its name."""
-        return _make_stream(self.controller, segments)
+        return _make_stream(self.controller, segments, self.options)
 
     def events(self, stream: str) -> Sequence[bytes]:
         """Return what readers see in a stream now."""
@@ -226,11 +232,13 @@ class PravegaCluster:
         return self._java.run("io.pravega.controller.server.Main", ("-Xmx192m",), settings)
 
 
-def _is_usable(address: str, processes: Sequence[subprocess.Popen[bytes]]) -> bool:
+def _is_usable(
+    address: str, processes: Sequence[subprocess.Popen[bytes]], options: Mapping[str, str] | None = None
+) -> bool:
     """Wait until transactions can be begun; false if a process ends, or it takes too long."""
     give_up = time.monotonic() + _START
     while all(process.poll() is None for process in processes) and time.monotonic() < give_up:
-        controller = Controller(Calls(access_to(address, {}), 5.0), SCOPE)
+        controller = Controller(Calls(access_to(address, options or {}), 5.0), SCOPE)
         try:
             controller.make_scope()
             controller.make_stream("usable", 1)
@@ -244,8 +252,8 @@ def _is_usable(address: str, processes: Sequence[subprocess.Popen[bytes]]) -> bo
     return False
 
 
-def _make_stream(address: str, segments: int) -> str:
-    name, controller = f"stream-{token_hex(8)}", Controller(Calls(access_to(address, {}), 10.0), SCOPE)
+def _make_stream(address: str, segments: int, options: Mapping[str, str] | None = None) -> str:
+    name, controller = f"stream-{token_hex(8)}", Controller(Calls(access_to(address, options or {}), 10.0), SCOPE)
     assert controller.make_stream(name, segments) is Made.NEW
     controller.close()
     return name
@@ -275,6 +283,47 @@ def running_pravega(folder: Path) -> Iterator[PravegaServer]:
         yield server
     finally:
         server.kill()
+
+
+@contextmanager
+def running_guarded_pravega(folder: Path) -> Iterator[PravegaServer]:
+    """Run a server that speaks TLS alone and wants a password: `options` has both."""
+    user, password = "somebody", token_hex(8)
+    hashed = pbkdf2_hmac("sha256", password.encode(), salt := token_bytes(32), 5000, 64)
+    account = f"5000:{salt.hex()}:{hashed.hex()}".encode().hex()
+    (folder / "accounts").write_text(f"{user}:{account}:prn::*,READ_UPDATE;\n")
+    (folder / "phrase").write_text(_PHRASE)
+    new = ("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=pravega", "-keyout", "key.pem")
+    _run(folder, "openssl", *new, "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost", "-out", "certificate.pem")
+    both = ("-inkey", "key.pem", "-in", "certificate.pem", "-out", "both.p12", "-passout", f"pass:{_PHRASE}")
+    _run(folder, "openssl", "pkcs12", "-export", *both)
+    stored = ("-srckeystore", "both.p12", "-srcstorepass", _PHRASE, "-destkeystore", "keys.jks")
+    _run(folder, "keytool", "-importkeystore", *stored, "-deststorepass", _PHRASE, "-noprompt")
+    trusted = ("-file", "certificate.pem", "-keystore", "trusted.jks", "-storepass", _PHRASE)
+    _run(folder, "keytool", "-importcert", *trusted, "-noprompt")
+    settings = {
+        "security.auth.enable": "true",
+        "security.auth.credentials.username": user,
+        "security.auth.credentials.pwd": password,
+        "security.auth.pwdAuthHandler.accountsDb.location": folder / "accounts",
+        "security.tls.enable": "true",
+        "security.tls.privateKey.location": folder / "key.pem",
+        "security.tls.certificate.location": folder / "certificate.pem",
+        "security.tls.keyStore.location": folder / "keys.jks",
+        "security.tls.keyStore.pwd.location": folder / "phrase",
+        "security.tls.trustStore.location": folder / "trusted.jks",
+    }
+    options = {"user": user, "password": password, "certificates": str(folder / "certificate.pem")}
+    server = PravegaServer(folder, {f"singlenode.{name}": value for name, value in settings.items()}, options)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+def _run(folder: Path, *command: str) -> None:
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
 
 
 @contextmanager

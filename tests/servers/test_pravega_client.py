@@ -5,6 +5,8 @@ Each test fails when the client has learnt it.
 
 from __future__ import annotations
 
+import asyncio
+import pickle
 import signal
 import subprocess
 import sys
@@ -133,3 +135,25 @@ def test_no_other_thread_runs_while_a_call_waits_for_the_server(pravega_server: 
     reading.join()
     hung.stdin.close()
     hung.stdout.close()
+
+
+def test_a_position_in_a_stream_cannot_be_kept_for_another_process(pravega_server: PravegaServer) -> None:
+    from pravega_client import StreamCuts, StreamManager
+
+    stream, manager = pravega_server.make_stream(), StreamManager(pravega_server.controller)
+    writer = manager.create_writer(SCOPE, stream)
+    writer.write_event("one")
+    writer.flush()
+    cut = manager.create_reader_group("positions", SCOPE, stream, True, None).get_streamcut()
+    assert cut.get_segment_offset_map() == {0: len("one") + 8}  # may be read, and given to a group of this process
+    with pytest.raises(TypeError, match="No constructor defined"):
+        StreamCuts({0: 11})
+    with pytest.raises(TypeError, match="cannot pickle"):
+        pickle.dumps(cut)
+    reader = manager.create_reader_group("reading", SCOPE, stream, False, None).create_reader("reader")
+
+    async def first() -> object:
+        return next(iter(await reader.get_segment_slice_async()))
+
+    said = {name for name in dir(asyncio.run(first())) if not name.startswith("_")}
+    assert said == {"data", "offset", "to_str"}  # an event has an offset, and does not say in which segment

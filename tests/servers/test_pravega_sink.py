@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
@@ -19,12 +19,16 @@ from snapshot.connectors.pravega import slot as pravega_slot
 from snapshot.connectors.pravega.calls import CallFailed, Status
 from snapshot.connectors.pravega.commit_log import log_of
 from snapshot.connectors.pravega.controller import Controller, TransactionState
+from snapshot.connectors.pravega.segment_store import StoreFailed
 from snapshot.connectors.pravega.sink import ToPravega
 from snapshot.connectors.pravega.slot import SegmentStores, Slot
 from snapshot.epochs.transaction_events import CommitOutcome
+from snapshot.ids import JobId
 from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, SCHEMA, SinkBench, SinkEnvironment, SinkTrial
-from tests.servers.pravega import SCOPE, PravegaServer
+from statebackend.ids import Uid
+from tests.servers.postgres_proxy import Proxy
+from tests.servers.pravega import SCOPE, PravegaServer, running_guarded_pravega
 from tests.servers.pravega_reader import events
 
 COMMITTED, ALREADY = CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED
@@ -52,7 +56,10 @@ def test_it_passes_the_kit(check: Callable[[SinkTrial], None], pravega_server: P
         ToPravega(at, SCOPE, stream, transaction_timeout=1e6),
         ToPravega("tcp://127.0.0.1:1", SCOPE, stream),
     ]
-    check(replace(trial(pravega_server, ToPravega(at, SCOPE, stream, key="row")), bad=bad))
+    proxy = Proxy(int(at.rpartition(":")[2]))
+    good = trial(pravega_server, ToPravega(f"tcp://127.0.0.1:{proxy.port}", SCOPE, stream, key="row"))
+    check(replace(good, bad=bad, disturb=proxy.cut))
+    proxy.close()
 
 
 def test_any_order_of_events_and_crashes_shows_each_row_once(pravega_server: PravegaServer, stream: str) -> None:
@@ -201,6 +208,59 @@ def test_a_stream_that_is_no_log_is_refused(story: Story, pravega_server: Praveg
     outcome, reason = story.commit()
     assert outcome is FAILED
     assert "is for records of commits, but has something else at its end" in reason
+
+
+# --- passwords and certificates ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def guarded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PravegaServer]:
+    with running_guarded_pravega(tmp_path_factory.mktemp("guarded")) as server:
+        yield server
+
+
+def test_rows_are_committed_to_a_server_that_wants_a_password_and_speaks_tls(guarded_server: PravegaServer) -> None:
+    sink = ToPravega(guarded_server.controller, SCOPE, guarded_server.make_stream(), options=guarded_server.options)
+    bench = SinkBench(SinkTrial(sink, lambda _: []))
+    transaction, payload, rows = bench.prepared()
+    assert bench.settle(transaction, payload).outcome is COMMITTED
+    assert bench.settle(transaction, payload, 2).outcome is ALREADY
+    controller = sink._clients.controller()
+    [segment], token = controller.segments(sink.stream)
+    stores = SegmentStores(sink._clients, controller, token)
+    found = stores.of(segment).read(segment.name, stores.of(segment).extent(segment.name))
+    assert [json.loads(event)["row"] for event in found] == rows
+    stores.token = ""
+    stores.close()
+    with pytest.raises(StoreFailed, match="AUTH_TOKEN_CHECK_FAILED"):
+        stores.of(segment).extent(segment.name)
+    stores.close()
+    controller.close()
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"password": "another"}, "with UNAUTHENTICATED"),
+        ({"user": ""}, "with UNAUTHENTICATED: Authentication failed"),
+        ({"certificates": ""}, "certificate verify failed: self-signed certificate"),
+        ({"certificates": "nowhere.pem"}, "No such file or directory"),
+    ],
+)
+def test_what_a_server_refuses_is_found_before_anything_starts(
+    changed: Mapping[str, str], problem: str, guarded_server: PravegaServer
+) -> None:
+    options = {**guarded_server.options, **changed}
+    sink = ToPravega(guarded_server.controller, SCOPE, "usable", options=options)
+    [found] = sink.examine(JobId("job"), Uid("out"), SCHEMA)
+    assert problem in found
+    assert guarded_server.options["password"] not in found
+
+
+def test_a_server_that_speaks_tls_is_not_asked_without(guarded_server: PravegaServer) -> None:
+    address = guarded_server.controller.replace("tls://", "tcp://")
+    [found] = ToPravega(address, SCOPE, "usable").examine(JobId("job"), Uid("out"), SCHEMA)
+    assert "does not answer" in found
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------

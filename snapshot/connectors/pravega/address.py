@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 _ADDRESS: Final = re.compile(r"(tcp|tls)://([^/,\s]+:\d+(?:,[^/,\s]+:\d+)*)/?")
-_ALPN: Final = "h2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +42,11 @@ class Access:
 
     def connect(self, host: Host, seconds: float, protocol: str = "") -> socket.socket:
         """Connect to a controller or a segment store; `OSError` if that is not possible."""
+        context = ssl.create_default_context(cafile=self.certificates or None) if self.tls else None
         connection = socket.create_connection((host.name, host.port), seconds)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not self.tls:
+        if context is None:
             return connection
-        context = ssl.create_default_context(cafile=self.certificates or None)
         if protocol:
             context.set_alpn_protocols([protocol])
         try:
