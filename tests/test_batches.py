@@ -40,6 +40,7 @@ def test_a_batch_is_read_until_there_is_nothing_more() -> None:
     batches.found_nothing()
     assert not reads(batches)
     assert stands_still(batches)
+    assert batches.may_end
 
 
 def test_a_batch_has_no_more_rows_than_it_may_have() -> None:
@@ -102,6 +103,7 @@ def test_behind_the_last_epoch_no_batch_begins() -> None:
     batches.found_nothing()
     batches.over(ONE, complete=True)
     assert stands_still(batches)
+    assert not batches.may_end
     batches.triggered(TWO, Then.PAUSE, 1.0)
     assert not reads(batches)
 

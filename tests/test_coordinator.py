@@ -195,6 +195,17 @@ def test_one_by_one_an_epoch_that_is_given_up_is_followed_at_once_by_the_one_tha
     assert coordinator.handle(Ticked(13)) == [trigger(2)]
 
 
+def test_one_by_one_an_attempt_after_the_last_epoch_has_epochs_again_as_its_sources_read_in_no_other_way() -> None:
+    coordinator = started(ONE_BY_ONE)
+    assert coordinator.handle(EpochRequested(last=True)) == [trigger(1)]
+    acknowledge(coordinator, 1)
+    coordinator.handle(Published(epoch(1)))
+    assert coordinator.handle(Ticked(50)) == []
+    coordinator.handle(AttemptBroken(of_attempt(1), "lost"))
+    coordinator.handle(AttemptStarted(of_attempt(2), BOTH))
+    assert coordinator.handle(Ticked(51)) == [trigger(2)]
+
+
 def test_with_rest_the_next_epoch_is_as_far_away_as_the_last_one_took() -> None:
     coordinator = triggered(10, options=WITH_REST)
     coordinator.handle(Ticked(45))

@@ -34,6 +34,14 @@ class Batches:
         """True while an epoch is under way, or if it was the last one."""
         return self._pauses.stands_still
 
+    @property
+    def may_end(self) -> bool:
+        """True if a source that has nothing more may say so: after its cut, whatever epoch is under way.
+
+        Were it to wait until none is, it might wait for ever: the next one begins as soon as one is over.
+        """
+        return not self._pauses.has_stopped
+
     def left(self, most: int) -> int:
         """Return how many rows are to be read next, where `most` could be."""
         return most if self._at_most is None else min(most, self._at_most - self._rows)

@@ -32,6 +32,11 @@ class Pauses:
         """True if nothing is to be read now."""
         return bool(self._held_by)
 
+    @property
+    def has_stopped(self) -> bool:
+        """True if an epoch was the last one, unless it is given up."""
+        return Then.STOP in self._held_by.values()
+
     def triggered(self, epoch: Epoch, then: Then) -> None:
         """Take the word that the source is cut for an epoch now."""
         if then is not Then.READ_ON:

@@ -382,9 +382,9 @@ class Coordinator(Generic[Content]):
             return []
         self._state = CoordinatorState.RUNNING
         self._participants = event.participants
-        at_once = self._options.rhythm is Rhythm.ONE_BY_ONE
-        self._next_due = self._now if at_once else self._now + self._options.interval
-        self._overdue = False
+        self._next_due, self._overdue = self._now + self._options.interval, False
+        if self._options.rhythm is Rhythm.ONE_BY_ONE:  # nothing is read, not even that there is no more, without one
+            self._next_due, self._last = self._now, None
         # Whoever was restored commits again what the epoch carries, and reports it again; some may have been quick.
         for epoch in self._uncommitted:
             self._uncommitted[epoch] = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from recovery.decisions.restore import plan_restore
-from recovery.driver.tree.splits import SplitDealer, SplitRules, enumerator_splits
+from recovery.driver.tree.splits import SplitDealer, SplitRules, enumerator_json, enumerator_splits
 from snapshot.epochs.coordinator_events import Publish
 from snapshot.host.partition.source_run import read_to
 from snapshot.host.protocol.messages import Acknowledgement, Role
@@ -65,7 +65,7 @@ def manifest_of(publish: Publish[Acknowledgement], part: DriversPart, journal: J
             uid,
             len(acknowledged),
             tuple(_with_overtaken(uid, one.subtasks[uid], overtaken) for one in acknowledged),
-            part.enumerators.get(uid, NULL),
+            _unassigned(part.enumerators.get(uid, NULL), [one.subtasks[uid] for one in acknowledged]),
             part.broadcast.get(uid),
             part.key_types.get(uid, ""),
         )
@@ -83,6 +83,14 @@ def manifest_of(publish: Publish[Acknowledgement], part: DriversPart, journal: J
         notes=part.notes,
         journal=journal,
     )
+
+
+def _unassigned(enumerator: Json, subtasks: Sequence[SubtaskSnapshot]) -> Json:
+    """Return the splits that no partition had at its cut: some were dealt out between the trigger and a cut."""
+    if enumerator == NULL:
+        return NULL
+    read = {position.split for subtask in subtasks for position in subtask.positions}
+    return enumerator_json(split for split in enumerator_splits(enumerator) if split not in read)
 
 
 def key_types_of(plan: Plan) -> Mapping[Uid, str]:

@@ -41,7 +41,8 @@ class SplitDealer:
 
     `reading` are the splits that each partition has from the epoch, `finished` those that are read to their end, and
     `unassigned` those that no partition has. The caller owes: an assignment is sent at once, on the partition's own
-    connection, and `unassigned` is taken in the same step in which the triggers are sent.
+    connection, and `unassigned` is taken in the same step in which the triggers are sent. Of these, an epoch leaves out
+    what a partition was given before its cut.
     """
 
     def __init__(

@@ -55,8 +55,8 @@ class BatchSource(StageSource):
 
     @property
     def reads(self) -> bool:
-        """True while the batch is read, and when the source has ended and no epoch is under way."""
-        return self.gathers or (self.ended and not self._batches.stands_still)
+        """True while the batch is read, and when the source has ended."""
+        return self.gathers or (self.ended and self._batches.may_end)
 
     def read(self, most: int) -> pa.RecordBatch | None:
         """Return the next rows of the batch, about `most` at most; None if there are none now."""

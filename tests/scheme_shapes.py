@@ -1,0 +1,51 @@
+"""The shapes of simulated jobs under other schemes: the drawn one, with what of it contradicts the scheme left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from recovery.schemes.active import Active
+from recovery.schemes.micro_batches import MicroBatches
+from recovery.schemes.passive import Passive
+from recovery.schemes.scheme import Scheme
+from recovery.schemes.synchronous import Synchronous
+from recovery.testing.whole.shape import JobShape
+from snapshot.cut.frames import MarkerMode
+
+Changed = Callable[[JobShape], JobShape]
+
+
+def synchronous(shape: JobShape) -> JobShape:
+    """Let sources stand still while an epoch is under way."""
+    before = _passive(shape.scheme)
+    return _under(
+        shape, Synchronous(before.standbys, before.following, before.restarts, before.poisoned_after, before.spread)
+    )
+
+
+def micro_batches(shape: JobShape) -> JobShape:
+    """Run the job batch by batch; how large these are follows from the shape."""
+    before, at_most = _passive(shape.scheme), (None, 3, 10)[shape.chance % 3]
+    batches = MicroBatches(before.standbys, before.following, before.restarts, before.poisoned_after, before.spread)
+    under = _under(shape, replace(batches, at_most=at_most))
+    return replace(under, turns=5 * shape.turns)  # rows come in as many batches as there are
+
+
+def _passive(scheme: Scheme) -> Passive:
+    passive = scheme.fallback if isinstance(scheme, Active) else scheme
+    assert isinstance(passive, Passive)
+    return passive
+
+
+def _under(shape: JobShape, scheme: Scheme) -> JobShape:
+    options = shape.options
+    coordinator = replace(
+        options.coordinator,
+        mode=MarkerMode.ALIGNED,
+        alignment_timeout=None,
+        max_in_flight=1,
+        rhythm=scheme.rhythm,
+    )
+    host = replace(options.host, alignment_timeout=None)
+    return replace(shape, scheme=scheme, options=replace(options, coordinator=coordinator, host=host))
