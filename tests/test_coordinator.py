@@ -15,10 +15,12 @@ from snapshot.epochs.coordinator_events import (
     CommitFailed,
     Committed,
     Complete,
+    ContributorChanged,
     CoordinatorInstruction,
     Declined,
     EpochRequested,
     Fenced,
+    Promote,
     Publish,
     Published,
     PublishFailed,
@@ -564,6 +566,64 @@ def test_retention_keeps_what_the_oldest_epoch_in_flight_was_triggered_on() -> N
     coordinator.handle(Ticked(30))
     assert acknowledge(coordinator, 3) == [publish(3, epoch(1), savepoint=True)]
     assert coordinator.handle(Published(epoch(3))) == [Complete(epoch(3)), RemoveOlder(2, epoch(2))]
+
+
+# --- contributors
+
+
+def changed(partition: int = 0, attempt: int = 1) -> ContributorChanged:
+    return ContributorChanged(of_attempt(attempt), Partition(partition))
+
+
+CHANGED = AbandonReason.CONTRIBUTOR_CHANGED
+
+
+def test_a_new_contributor_begins_at_the_last_complete_epoch_and_all_in_flight_are_abandoned() -> None:
+    coordinator = triggered(10)
+    acknowledge(coordinator, 1)
+    coordinator.handle(Published(epoch(1)))
+    coordinator.handle(Ticked(20))
+    coordinator.handle(Ticked(30))
+    coordinator.handle(ack(2, 0))
+    assert coordinator.handle(changed()) == [
+        Abandon(epoch(2), CHANGED, "partition 0"),
+        Abandon(epoch(3), CHANGED, "partition 0"),
+        Promote(Partition(0), epoch(1)),
+    ]
+    assert coordinator.handle(ack(2, 1)) == []
+    assert coordinator.handle(Ticked(40)) == [trigger(4)]
+    assert acknowledge(coordinator, 4) == [publish(4, epoch(1))]
+    assert coordinator.statistics.failures_in_a_row == 0
+
+
+@pytest.mark.parametrize("is_published", [True, False])
+def test_a_new_contributor_hears_where_it_begins_when_the_publication_under_way_is_over(is_published: bool) -> None:
+    coordinator = triggered(10, 20)
+    acknowledge(coordinator, 1)
+    assert coordinator.handle(changed(0)) == [Abandon(epoch(2), CHANGED, "partition 0")]
+    assert coordinator.handle(changed(1)) == []
+    assert coordinator.handle(SavepointRequested()) == [Skipped(SkipReason.PROMOTING)]
+    assert coordinator.handle(Ticked(30)) == [Skipped(SkipReason.PROMOTING)]
+    if is_published:
+        promoted = [Promote(Partition(0), epoch(1)), Promote(Partition(1), epoch(1))]
+        assert coordinator.handle(Published(epoch(1))) == [Complete(epoch(1)), *promoted, RemoveOlder(1, None)]
+    else:
+        promoted = [Promote(Partition(0), None), Promote(Partition(1), None)]
+        failed = Abandon(epoch(1), PUBLISH_FAILED, "no space")
+        assert coordinator.handle(PublishFailed(epoch(1), "no space")) == [failed, *promoted]
+    assert coordinator.handle(SavepointRequested()) == [trigger(3, savepoint=True)]
+
+
+def test_a_contributor_that_changes_in_an_attempt_that_breaks_begins_nowhere() -> None:
+    coordinator = triggered(10)
+    acknowledge(coordinator, 1)
+    coordinator.handle(changed())
+    coordinator.handle(AttemptBroken(of_attempt(1), ""))
+    assert coordinator.handle(Published(epoch(1))) == [roll_back(epoch(1), 2)]
+    assert coordinator.handle(changed(attempt=2)) == []
+    coordinator.handle(AttemptStarted(of_attempt(2), BOTH))
+    assert coordinator.handle(changed(attempt=1)) == []
+    assert coordinator.handle(changed(attempt=2)) == [Promote(Partition(0), epoch(1))]
 
 
 # --- attempts

@@ -15,11 +15,13 @@ from snapshot.epochs.coordinator_events import (
     CommitFailed,
     Committed,
     Complete,
+    ContributorChanged,
     CoordinatorEvent,
     CoordinatorInstruction,
     Declined,
     EpochRequested,
     Fenced,
+    Promote,
     Publish,
     Published,
     PublishFailed,
@@ -60,6 +62,8 @@ class Observer:
         self.stopped = False
         self.complete = complete
         self.publishing: Epoch | None = None
+        self.changed: list[Partition] = []  # contributors, to whom nothing was handed over yet
+        self.told: Epoch | None = complete  # the newest that the partitions know to be complete
         self.in_flight: dict[Epoch, Epoch | None] = {}  # and their bases
         self.triggered: list[Epoch] = []
         self.triggered_at: dict[Epoch, int] = {}
@@ -121,6 +125,10 @@ class Observer:
                     self.committers[epoch] = set(PARTITIONS)
             case AttemptBroken(incarnation) if incarnation == of_attempt(self.attempt):
                 self.running = False
+                self.changed.clear()
+            case ContributorChanged(incarnation, partition) if self.running and incarnation == of_attempt(self.attempt):
+                if partition not in self.changed:
+                    self.changed.append(partition)
             case _:
                 pass
 
@@ -128,6 +136,7 @@ class Observer:
         match instruction:
             case Trigger(marker, participants):
                 assert self.running
+                assert not self.changed, "a contributor that has not heard where it begins takes part in no epoch"
                 assert participants == frozenset(PARTITIONS)
                 assert not self.triggered or marker.epoch > self.triggered[-1], "no epoch id is used twice"
                 assert marker.savepoint == isinstance(event, SavepointRequested)
@@ -142,13 +151,16 @@ class Observer:
                 self.in_flight[marker.epoch] = self.complete
             case Skipped(reason):
                 self.skipped += 1
-                assert reason is SkipReason.NOT_RUNNING or self.options.rhythm is Rhythm.OVERLAPPING
+                assert reason is not SkipReason.IN_FLIGHT or self.options.rhythm is Rhythm.OVERLAPPING
+                assert (reason is SkipReason.PROMOTING) == bool(self.running and self.changed)
             case Abandon(epoch, reason):
                 del self.in_flight[epoch]
                 self._rest(epoch)
                 self.committers.pop(epoch, None)
                 assert epoch != self.publishing
                 assert reason is not AbandonReason.SUBSUMED or epoch not in self.savepoints
+                if isinstance(event, ContributorChanged):
+                    assert reason is AbandonReason.CONTRIBUTOR_CHANGED
             case Publish(epoch, base, incarnation, savepoint, contents, output):
                 self._check_publish(epoch)
                 assert (base, incarnation) == (self.in_flight[epoch], of_attempt(self.attempt))
@@ -158,6 +170,12 @@ class Observer:
             case Complete(epoch):
                 assert event == Published(epoch)
                 assert self.running
+                self.told = epoch
+            case Promote(partition, epoch):
+                assert self.running
+                assert not self.in_flight, "what it cannot acknowledge is abandoned"
+                assert epoch == self.complete == self.told, "it begins at the newest epoch, of which all have heard"
+                self.changed.remove(partition)
             case RecordCommitted(epoch):
                 assert self.running
                 assert epoch in self.committers
@@ -177,6 +195,7 @@ class Observer:
                 assert incarnation == of_attempt(self.attempt + 1)
                 self.attempt += 1
                 self.running = False
+                self.told = self.complete
                 self.committed.clear()
             case Stop():
                 assert isinstance(event, Fenced | CommitFailed)
@@ -198,6 +217,7 @@ class Observer:
 KINDS = st.sampled_from(
     ["tick"] * 5 + ["acknowledge"] * 10 + ["answer"] * 4 + ["commit"] * 4 + ["start"] * 3
     + ["savepoint", "request", "decline", "fail to publish", "break", "fence", "refuse"]
+    + ["change"] * 2
 )  # fmt: skip
 STEPS = st.lists(st.tuples(KINDS, st.integers(0, 63)), max_size=80)
 OPTIONS = st.builds(
@@ -244,6 +264,8 @@ def take(observer: Observer, kind: str, number: int) -> None:
             observer.tell(Declined(epoch, attempt, partition, "no"))
         case "break":
             observer.tell(AttemptBroken(attempt, "lost"))
+        case "change":
+            observer.tell(ContributorChanged(attempt, partition))
         case "fence" if number == 63:
             observer.tell(Fenced(Generation(4)))
         case "refuse" if number == 63 and observer.complete is not None:

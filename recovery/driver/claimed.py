@@ -312,6 +312,7 @@ class ClaimedJob:
                 self._note(log.ReplicaLost(at=at, member=member, reason=failure.reason, left=left))
                 if moved and view is not None:
                     self._note(log.PrimaryMoved(at=at, member=Member(partition, view.primary), view=view.number))
+                    self.epochs.contributor_changed(partition)
                 self._end_if_all_have(attempt)
 
     def _fail(self, failure: Failure) -> None:

@@ -9,7 +9,7 @@ when the coordinator wants it, and one is under way at a time. After `close` not
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -25,7 +25,14 @@ from recovery.driver.attempts.standbys import Standbys
 from recovery.driver.claim import Start
 from recovery.driver.housekeeping import Housekeeping
 from recovery.driver.settings.job import JobSettings
-from recovery.driver.tree.manifests import DriversPart, all_transactions_in, key_types_of, positions_in
+from recovery.driver.tree.manifests import (
+    DriversPart,
+    all_transactions_in,
+    committables_of,
+    file_sets_of,
+    key_types_of,
+    positions_in,
+)
 from recovery.driver.tree.owned import (
     CommitNoted,
     FencedOff,
@@ -41,9 +48,10 @@ from snapshot.epochs import coordinator_events as events
 from snapshot.epochs.coordinator import Coordinator, CoordinatorState
 from snapshot.fail_points import reached
 from snapshot.host.net.event_loop import Timer
-from snapshot.host.protocol.messages import Acknowledgement, Drain, EpochIsOver, TriggerEpoch
+from snapshot.host.protocol.messages import Acknowledgement, Drain, EpochIsOver, TakeOver, TriggerEpoch
 from statebackend import means
-from statebackend.ids import Epoch, Incarnation
+from statebackend.files import FileSet
+from statebackend.ids import Epoch, Incarnation, Partition, Uid
 
 _ASK_AGAIN: Final = 1.0
 """Seconds until an epoch that is wanted is asked for again after it was given up."""
@@ -198,8 +206,10 @@ class Epochs:
             case events.Publish():
                 self._publish(instruction)
             case events.Complete(epoch):
-                self._send_all(EpochIsOver(self.incarnation, epoch, complete=True))
+                self._complete(epoch)
                 reached(fail_points.COMPLETE_TOLD)
+            case events.Promote(partition, epoch):
+                self._promote(partition, epoch)
             case events.RecordCommitted(epoch):
                 self._in_order.submit(partial(self._tree.record_committed, epoch), self._answered)
             case events.RemoveOlder():
@@ -301,6 +311,38 @@ class Epochs:
         self._in_order.submit(partial(self._tree.forget_removals, up_to), self._answered)
 
     # --- how an epoch ends otherwise ----------------------------------------------------------------------------------
+
+    def _complete(self, epoch: Epoch) -> None:
+        """Tell all that the epoch is complete; with its files where not all of them have written these."""
+        attempt = self._deployment.attempt
+        if attempt is None:
+            return
+        files: dict[Partition, Mapping[Uid, FileSet]] = {}
+        for worker, member in attempt.deployed.items():
+            partition = member.partition
+            if attempt.has_replicas and partition not in files:
+                files[partition] = file_sets_of(self._tree.manifest(epoch), partition)
+            over = EpochIsOver(attempt.incarnation, epoch, complete=True, files=files.get(partition, {}))
+            self._environment.workers.send_all(over, (worker,))
+
+    def contributor_changed(self, partition: Partition) -> None:
+        """Give up what the former primary of a partition had to do with epochs, and let the new one begin."""
+        self.tell(events.ContributorChanged(self.incarnation, partition))
+
+    def _promote(self, partition: Partition, epoch: Epoch | None) -> None:
+        """Tell the primary of the partition at which epoch it begins, and what of that is left for it to do."""
+        attempt, scheme = self._deployment.attempt, self._record.scheme
+        if attempt is None:
+            return
+        manifest = self._tree.manifest(epoch) if epoch != attempt.began_from else None
+        primary = [
+            member
+            for member in attempt.deployed.values()
+            if member.partition == partition and scheme.stands_for(member)
+        ]
+        message = TakeOver(attempt.incarnation, epoch, committables_of(manifest, partition))
+        self._environment.workers.send_all(message, attempt.workers_of(primary))
+        self._loop.call_soon(self._ask_for_what_is_wanted)
 
     def _abandon(self, abandon: events.Abandon) -> None:
         """Forget an epoch that will never be complete; ask for another one soon if it was asked for."""

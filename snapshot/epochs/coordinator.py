@@ -3,7 +3,7 @@
 Invariant: an epoch is published only when every participant that was recorded before its marker went out
 has acknowledged it in the current attempt; one publication is under way at a time and in epoch order; epochs are
 committed in order and only after they are published; and a roll-back waits for the publication under way, because
-only its outcome says which epoch is the last complete one.
+only its outcome says which epoch is the last complete one. So does the new contributor of a partition.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from snapshot.epochs.coordinator_events import (
     Committed,
     Complete,
     Content,
+    ContributorChanged,
     CoordinatorEvent,
     CoordinatorInstruction,
     Declined,
     EpochRequested,
     Fenced,
+    Promote,
     Publish,
     Published,
     PublishFailed,
@@ -117,6 +119,7 @@ class Coordinator(Generic[Content]):
         self._in_flight: dict[Epoch, _InFlight[Content]] = {}
         self._ready: list[Epoch] = []  # acknowledged by all, waiting for a publication before them; ascending
         self._publishing: Epoch | None = None
+        self._promoting: list[Partition] = []  # to new contributors, when the publication is over
         self._last: Epoch | None = None
         self._uncommitted: dict[Epoch, set[Partition]] = {epoch: set() for epoch in sorted(uncommitted)}
         self._committed_by: dict[Partition, Epoch] = {}  # how far each has committed in this attempt
@@ -169,6 +172,8 @@ class Coordinator(Generic[Content]):
                 return self._started(event)
             case AttemptBroken():
                 return self._broken(event)
+            case ContributorChanged():
+                return self._contributor_changed(event)
             case Declined():
                 return self._declined(event)
             case Published(epoch):
@@ -212,6 +217,8 @@ class Coordinator(Generic[Content]):
     def _trigger(self, *, savepoint: bool = False, last: bool = False) -> list[CoordinatorInstruction[Content]]:
         if self._state is not CoordinatorState.RUNNING:
             return self._skip(SkipReason.NOT_RUNNING)
+        if self._promoting:
+            return self._skip(SkipReason.PROMOTING)
         self._number += 1
         epoch = Epoch(self._incarnation.generation, self._number)
         marker = Marker(epoch, MarkerMode.ALIGNED if savepoint else self._options.mode, savepoint)
@@ -282,13 +289,15 @@ class Coordinator(Generic[Content]):
             self._uncommitted[epoch] = published.committers
         if self._state is CoordinatorState.BROKEN:
             return self._roll_back()
-        return [Complete(epoch), *([] if self._uncommitted else self._remove_older()), *self._publish_next()]
+        older = [] if self._uncommitted else self._remove_older()
+        return [Complete(epoch), *self._promote(), *older, *self._publish_next()]
 
     def _publish_failed(self, epoch: Epoch, reason: str) -> list[CoordinatorInstruction[Content]]:
         self._end_publication(epoch)
         if self._state is CoordinatorState.BROKEN:
             return [*self._abandon(epoch, AbandonReason.PUBLISH_FAILED, reason), *self._roll_back()]
-        return self._fail(epoch, AbandonReason.PUBLISH_FAILED, reason)
+        failed = self._fail(epoch, AbandonReason.PUBLISH_FAILED, reason)
+        return [*failed, *self._promote()] if self._state is CoordinatorState.RUNNING else failed
 
     def _end_publication(self, epoch: Epoch) -> None:
         if epoch != self._publishing:
@@ -328,10 +337,31 @@ class Coordinator(Generic[Content]):
             return [*instructions, *self._broken(AttemptBroken(self._incarnation, why))]
         return [*instructions, *self._publish_next()]
 
+    def _abandon_all(self, reason: AbandonReason, detail: str) -> list[CoordinatorInstruction[Content]]:
+        """Abandon all epochs in flight but the one being published."""
+        self._ready.clear()
+        lost = [epoch for epoch in self._in_flight if epoch != self._publishing]
+        return [abandoned for epoch in lost for abandoned in self._abandon(epoch, reason, detail)]
+
     def _abandon(self, epoch: Epoch, reason: AbandonReason, detail: str = "") -> list[CoordinatorInstruction[Content]]:
         self._over(self._in_flight.pop(epoch))
         self.statistics.abandoned += 1
         return [Abandon(epoch, reason, detail)]
+
+    # --- contributors ---------------------------------------------------------------------------------------------
+
+    def _contributor_changed(self, event: ContributorChanged) -> list[CoordinatorInstruction[Content]]:
+        if not self._is_current(event.incarnation) or self._state is not CoordinatorState.RUNNING:
+            return []
+        detail = f"partition {event.partition}"
+        instructions = self._abandon_all(AbandonReason.CONTRIBUTOR_CHANGED, detail)
+        if event.partition not in self._promoting:
+            self._promoting.append(event.partition)
+        return instructions if self._publishing is not None else [*instructions, *self._promote()]
+
+    def _promote(self) -> list[CoordinatorInstruction[Content]]:
+        partitions, self._promoting = self._promoting, []
+        return [Promote(partition, self._complete) for partition in partitions]
 
     # --- commit and remove ----------------------------------------------------------------------------------------
 
@@ -397,9 +427,8 @@ class Coordinator(Generic[Content]):
             return []
         self._has_run = self._state is CoordinatorState.RUNNING
         self._state = CoordinatorState.BROKEN
-        self._ready.clear()
-        lost = [epoch for epoch in self._in_flight if epoch != self._publishing]
-        instructions = [a for epoch in lost for a in self._abandon(epoch, AbandonReason.ATTEMPT_BROKEN, event.reason)]
+        self._promoting.clear()
+        instructions = self._abandon_all(AbandonReason.ATTEMPT_BROKEN, event.reason)
         return instructions if self._publishing is not None else [*instructions, *self._roll_back()]
 
     def _roll_back(self) -> list[CoordinatorInstruction[Content]]:

@@ -69,6 +69,18 @@ class AttemptBroken:
 
 
 @dataclass(frozen=True, slots=True)
+class ContributorChanged:
+    """Another process acknowledges for a partition from now on, in the same attempt: the one that did so is gone.
+
+    Of the epochs in flight only the one that is being published can still be complete, as nothing else of them is to be
+    had. None is triggered until it is known where the new contributor begins.
+    """
+
+    incarnation: Incarnation
+    partition: Partition
+
+
+@dataclass(frozen=True, slots=True)
 class Acknowledged(Generic[Content]):
     """A participant's part of an epoch is durable: all that `content` names survives any crash."""
 
@@ -139,6 +151,7 @@ CoordinatorEvent = (
     | EpochRequested
     | AttemptStarted
     | AttemptBroken
+    | ContributorChanged
     | Acknowledged[Content]
     | Declined
     | Published
@@ -165,6 +178,7 @@ class SkipReason(Enum):
 
     IN_FLIGHT = "as many epochs are in flight as may be"
     NOT_RUNNING = "no attempt is running"
+    PROMOTING = "a partition's primary has changed, and an epoch is being published"
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +196,7 @@ class AbandonReason(Enum):
     SUBSUMED = "a later epoch was complete first"
     PUBLISH_FAILED = "it could not be published"
     ATTEMPT_BROKEN = "its attempt broke"
+    CONTRIBUTOR_CHANGED = "a partition's primary has changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +230,17 @@ class Complete:
     """Tell all participants that the epoch is complete: they commit, and may forget what it made durable."""
 
     epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Promote:
+    """Let the new contributor of a partition begin at this epoch, the last complete one (None: there is none).
+
+    It commits what the epoch carries, and takes part in all later epochs.
+    """
+
+    partition: Partition
+    epoch: Epoch | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,5 +283,14 @@ class Stop:
 
 
 CoordinatorInstruction = (
-    Trigger | Skipped | Abandon | Publish[Content] | Complete | RecordCommitted | RemoveOlder | RollBack | Stop
+    Trigger
+    | Skipped
+    | Abandon
+    | Publish[Content]
+    | Complete
+    | Promote
+    | RecordCommitted
+    | RemoveOlder
+    | RollBack
+    | Stop
 )

@@ -65,7 +65,7 @@ class AttemptRun:
         self._ended: set[Member] = set()
         self._wants: Counter[tuple[Uid, Member]] = Counter()
         self._dealt: Counter[tuple[Uid, Partition]] = Counter()
-        self._epoch = roll_back.epoch
+        self.began_from = roll_back.epoch
         self._chosen = chosen
         self._worker_of = {member: hello.worker for member, hello in chosen.items()}
         self._looks: dict[Uid, Timer] = {}
@@ -74,6 +74,8 @@ class AttemptRun:
         self.incarnation = roll_back.incarnation
         self.deployed = {worker: member for member, worker in self._worker_of.items()}
         """The role of each process that takes part."""
+        self.has_replicas = len(self.deployed) > self._parallelism
+        """True if a partition had several members when the attempt began."""
 
     def deploy(
         self,
@@ -87,7 +89,7 @@ class AttemptRun:
         The processes of `suspects` are to say what they call; `windows` are those of the attempt before. `view` returns
         the members of a partition that has several.
         """
-        settings, epoch, chosen = self._settings, self._epoch, self._chosen
+        settings, epoch, chosen = self._settings, self.began_from, self._chosen
         manifest = self._tree.manifest(epoch)
         ends = {uid: there.ends for uid, there in found.items()}
         roles = roles_from(manifest, settings.plan, self._parallelism, self._tree.broadcast(epoch), ends)

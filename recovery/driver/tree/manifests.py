@@ -14,6 +14,7 @@ from typing import Final
 from recovery.decisions.restore import plan_restore
 from recovery.driver.tree.splits import SplitDealer, SplitRules, enumerator_json, enumerator_splits
 from snapshot.epochs.coordinator_events import Publish
+from snapshot.epochs.transaction_events import Committable
 from snapshot.host.partition.source_run import read_to
 from snapshot.host.protocol.messages import Acknowledgement, Role
 from snapshot.ids import ChannelId, JobId, TransactionId
@@ -22,6 +23,7 @@ from snapshot.program.source import Source
 from snapshot.tree.frozen_json import NULL, Json, JsonLike
 from snapshot.tree.manifest import (
     ChannelState,
+    CommitPayload,
     Inline,
     JournalEnd,
     Manifest,
@@ -264,6 +266,24 @@ def moves_output(manifest: Manifest | None, parallelism: int) -> bool:
         for subtask in operator.subtasks
         for one in subtask.committables
     )
+
+
+def file_sets_of(manifest: Manifest | None, partition: Partition) -> Mapping[Uid, FileSet]:
+    """Return the keyed state of a partition, by operator, in an epoch that was taken with as many partitions."""
+    parts = _parts_of(manifest, partition)
+    return {uid: part.state for uid, part in parts.items() if part.state is not None}
+
+
+def committables_of(
+    manifest: Manifest | None, partition: Partition
+) -> Mapping[Uid, tuple[Committable[CommitPayload], ...]]:
+    """Return what an epoch, taken with as many partitions, leaves to be committed in a partition, by sink."""
+    return {uid: part.committables for uid, part in _parts_of(manifest, partition).items() if part.committables}
+
+
+def _parts_of(manifest: Manifest | None, partition: Partition) -> dict[Uid, SubtaskSnapshot]:
+    operators = () if manifest is None else manifest.operators
+    return {one.uid: part for one in operators for part in one.subtasks if part.partition == partition}
 
 
 def all_transactions_in(manifest: Manifest | None) -> frozenset[TransactionId]:

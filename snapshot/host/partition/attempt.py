@@ -57,6 +57,7 @@ from snapshot.host.protocol.messages import (
     HasCommitted,
     Restored,
     StageFigures,
+    TakeOver,
     TriggerEpoch,
     ViewIs,
     WantsSplit,
@@ -124,8 +125,15 @@ class PartitionAttempt:
         self._sound = True  # nothing went wrong within a state
         subtasks = tuple(uid for stage in plan.stages for uid in stage.uids)
         self._epochs = EpochTracker(
-            deploy.incarnation, deploy.partition, subtasks, deploy.epoch, lambda: files.next_number, self._say
+            deploy.incarnation,
+            deploy.partition,
+            subtasks,
+            deploy.epoch,
+            lambda: files.next_number,
+            self._say,
+            mute=not deploy.primary,
         )
+        self._is_primary = deploy.primary
         self._stalls = StallWatch(deploy.incarnation, deploy.partition, deploy.options.report_stall_after / 1000)
         self._settled: dict[Uid, Epoch | None] = {}
         self._stages: list[StageRun] = []
@@ -224,7 +232,7 @@ class PartitionAttempt:
         self._opening = any(run.pending for run in self._stages)
         self._tell_if_restored()
         if not self._settled and deploy.epoch is not None:
-            self._say(HasCommitted(deploy.incarnation, deploy.partition, deploy.epoch))
+            self._has_committed(deploy.epoch)
 
         def start() -> None:
             for run in self._stages:
@@ -243,6 +251,10 @@ class PartitionAttempt:
             self._environment.cache.put(opened.state)
             return
         self._states[uid] = opened
+        if self._is_primary:
+            opened.state.become_primary()
+        else:
+            opened.state.become_shadow()
         run = next(run for run in self._stages if run.uid == uid)
         self._at = uid
         self._guarded(lambda: run.open(opened.state))
@@ -266,15 +278,17 @@ class PartitionAttempt:
 
     # --- what the driver says -----------------------------------------------------------------------------------------
 
-    def told(self, message: TriggerEpoch | EpochIsOver | AssignSplits | Drain | ViewIs) -> None:
+    def told(self, message: TriggerEpoch | EpochIsOver | TakeOver | AssignSplits | Drain | ViewIs) -> None:
         """Do what the driver has said about this attempt."""
         match message:
             case TriggerEpoch(_, _, marker):
                 reached(fail_points.TRIGGER_HEARD)
                 self._epochs.triggered(marker.epoch)
                 self._guarded(lambda: self._trigger(message))
-            case EpochIsOver(_, epoch, complete):
-                self._guarded(lambda: self._over(epoch, complete=complete))
+            case EpochIsOver():
+                self._guarded(lambda: self._over(message))
+            case TakeOver():
+                self._guarded(lambda: self._take_over(message))
             case AssignSplits(_, uid, splits, last):
                 self._guarded(lambda: self._assign(uid, splits, last=last))
             case Drain():
@@ -331,8 +345,9 @@ class PartitionAttempt:
             run.inputs.drop(member)
         self._poke()
 
-    def _over(self, epoch: Epoch, *, complete: bool) -> None:
-        if not complete:
+    def _over(self, over: EpochIsOver) -> None:
+        epoch = over.epoch
+        if not over.complete:
             self._epochs.given_up(epoch)
             for run in self._stages:
                 run.abandoned(epoch)
@@ -340,8 +355,30 @@ class PartitionAttempt:
         reached(fail_points.COMPLETE_HEARD)
         self._epochs.completed(epoch)
         for run in self._stages:
-            run.completed(epoch)
+            run.completed(epoch, over.files.get(run.uid))
         if not self._settled:
+            self._has_committed(epoch)
+
+    def _take_over(self, message: TakeOver) -> None:
+        """Stand for the partition: its primary is gone."""
+        if self._is_primary:
+            return
+        self._is_primary = True
+        for opened in self._states.values():
+            opened.state.become_primary()
+        self._epochs.speak()
+        for run in self._stages:
+            for uid, sink in run.sinks.items():
+                if isinstance(sink, HeldSink):
+                    restored = self._deploy.roles.get(uid, NOTHING).committables
+                    left = restored if message.epoch == self._deploy.epoch else message.committables.get(uid, ())
+                    sink.take_over(message.epoch, left)
+        if not self._settled and message.epoch is not None:
+            self._has_committed(message.epoch)
+
+    def _has_committed(self, epoch: Epoch) -> None:
+        """Tell the driver that all up to the epoch is committed in the partition, if this process stands for it."""
+        if self._is_primary:
             self._say(HasCommitted(self._deploy.incarnation, self._deploy.partition, epoch))
 
     def _assign(self, uid: Uid, splits: Sequence[str], *, last: bool) -> None:
@@ -524,7 +561,7 @@ class PartitionAttempt:
         self._settled[uid] = epoch
         now = self._committed()
         if now is not None and now != before:
-            self._say(HasCommitted(self._deploy.incarnation, self._deploy.partition, now))
+            self._has_committed(now)
             reached(fail_points.COMMITTED_TOLD)
 
     def _committed(self) -> Epoch | None:

@@ -69,7 +69,7 @@ class EpochTracker:
     """The epochs in flight in one partition and attempt.
 
     `next_number` says which number the next file of the partition will have in its name; `tell` brings messages to the
-    driver.
+    driver. With `mute`, the partition has another member, its primary, that does: nothing is said until `speak`.
     """
 
     def __init__(
@@ -80,12 +80,18 @@ class EpochTracker:
         restored: Epoch | None,
         next_number: Callable[[], int],
         tell: Callable[[FromWorker], None],
+        *,
+        mute: bool = False,
     ) -> None:
         self._incarnation = incarnation
         self._partition = partition
         self._participant: Participant[Content] = Participant(subtasks, restored if restored is not None else NO_EPOCH)
         self._next_number = next_number
         self._tell = tell
+        self._subtasks = subtasks
+        self._mute = mute
+        self._unsaid: set[Epoch] = set()
+        """What was cut, and is not acknowledged by this process."""
         self._clocks: dict[Epoch, _Clock] = {}
         self._numbers: dict[Epoch, int] = {}
         """The number of the next file when the epoch was first heard of, in rising order. An epoch that is heard of
@@ -103,11 +109,24 @@ class EpochTracker:
         """Note that the epoch is complete, and forget it and those before it."""
         self._participant.completed(epoch)
         self._clocks = {other: clock for other, clock in self._clocks.items() if other > epoch}
+        self._unsaid = {other for other in self._unsaid if other > epoch}
+        if self._mute:
+            self._numbers = {other: number for other, number in self._numbers.items() if other >= epoch}
 
     def given_up(self, epoch: Epoch) -> None:
         """Give the epoch up, as it was abandoned."""
         self._clocks.pop(epoch, None)
+        self._unsaid.discard(epoch)
         self.feed(EpochGivenUp(epoch))
+
+    def speak(self) -> None:
+        """Acknowledge from now on, as this process takes over; decline what was cut until now and may be awaited."""
+        self._mute = False
+        unsaid, self._unsaid = sorted(self._unsaid), set()
+        for epoch in unsaid:
+            self.failed(
+                epoch, self._subtasks[0], "it was cut before this process took over from the partition's primary"
+            )
 
     # --- what stages, sinks and state say -----------------------------------------------------------------------------
 
@@ -124,16 +143,21 @@ class EpochTracker:
         clock.alignment = max(clock.alignment, now - clock.began.get(stage, now))
         clock.sync += cut.took
         clock.last_cut = now
+        if self._mute:
+            self._unsaid.add(cut.epoch)
+            return
         for uid, parts in owes.items():
             self.feed(SubtaskCut(cut.epoch, uid, cut if uid == stage else None, parts))
 
     def durable(self, epoch: Epoch, uid: Uid, part: Part, content: Content) -> None:
         """Note that a part that was owed is durable."""
-        self.feed(PartDurable(epoch, uid, part, content))
+        if not self._mute:
+            self.feed(PartDurable(epoch, uid, part, content))
 
     def failed(self, epoch: Epoch, uid: Uid, reason: str) -> None:
         """Note that a subtask cannot contribute to the epoch."""
-        self.feed(PartFailed(epoch, uid, reason))
+        if not self._mute:
+            self.feed(PartFailed(epoch, uid, reason))
 
     def has_in_flight(self, epoch: Epoch, frames: Frames) -> None:
         """Add in-flight data that goes into the epoch."""
@@ -144,6 +168,8 @@ class EpochTracker:
     def pending(self, markers: Callable[[Uid, Epoch], str]) -> list[PendingEpoch]:
         """Return unacknowledged epochs, oldest first, with what each awaits; `markers` says it of an uncut operator."""
         found: list[PendingEpoch] = []
+        if self._mute:
+            return found
         for epoch, clock in sorted(self._clocks.items()):
             awaited = self._participant.awaited(epoch)
             if awaited:

@@ -19,6 +19,7 @@ from snapshot.host.partition.stage_operators import Awaited, KeyedRun, Passage
 from snapshot.operators.operator import Emit, Note, Operator, TakingBatches
 from snapshot.operators.rows import Rows
 from snapshot.program.plan import Stage, Step
+from statebackend.files import FileSet
 from statebackend.ids import Epoch
 from statebackend.keyed_state import KeyedState
 
@@ -118,11 +119,11 @@ class OperatorRun:
             self.keyed.cut(epoch)
             reached(fail_points.STATE_CUT)
 
-    def completed(self, epoch: Epoch) -> None:
+    def completed(self, epoch: Epoch, files: FileSet | None) -> None:
         """Tell its state that the epoch is complete; from there on no more calls are noted."""
         self._notes = None
         if self.keyed is not None:
-            self.keyed.completed(epoch)
+            self.keyed.state.completed(epoch, files)
 
     def close(self) -> None:
         """Close it; its state stays as it left it."""

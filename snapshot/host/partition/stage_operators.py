@@ -100,10 +100,6 @@ class KeyedRun:
         """Do some of what is left of opening the state; return whether there is more."""
         return self.state.load_more()
 
-    def completed(self, epoch: Epoch) -> None:
-        """Tell the state that the epoch is complete."""
-        self.state.completed(epoch)
-
     def close(self) -> None:
         """Close the operator; the state stays as the operator left it."""
         self.operator.close()

@@ -31,6 +31,7 @@ from snapshot.host.protocol.messages import StageFigures
 from snapshot.ids import ChannelId, Copy
 from snapshot.operators.rows import Rows
 from snapshot.program.plan import Stage, Step
+from statebackend.files import FileSet
 from statebackend.ids import Attempt, Epoch, Uid
 from statebackend.keyed_state import KeyedState
 
@@ -139,11 +140,11 @@ class StageRun:
         self._unfinished.pop(epoch, None)
         self._do(self.inputs.inlet.told(align.Aborted(epoch)))
 
-    def completed(self, epoch: Epoch) -> None:
-        """Let the state and the sinks do what is due once the epoch is complete."""
+    def completed(self, epoch: Epoch, files: FileSet | None = None) -> None:
+        """Let the state and the sinks do what is due once the epoch is complete; `files` as in `EpochIsOver`."""
         if self._source is not None:
             self._source.over(epoch, complete=True)
-        self.operator.completed(epoch)
+        self.operator.completed(epoch, files)
         for sink in self.sinks.values():
             sink.completed(epoch)
 

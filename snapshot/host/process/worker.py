@@ -68,6 +68,7 @@ from snapshot.host.protocol.messages import (
     StandDown,
     StateRead,
     Suspects,
+    TakeOver,
     ToWorker,
     TriggerEpoch,
     UseStorage,
@@ -142,7 +143,7 @@ class Worker:
         self._attempt: PartitionAttempt | None = None
         self._early: list[tuple[ChannelOf | PeerOf, Proved]] = []  # of a deployment that we have not heard of yet
         self._said_early: list[
-            TriggerEpoch | EpochIsOver | AssignSplits | Drain | ViewIs
+            TriggerEpoch | EpochIsOver | TakeOver | AssignSplits | Drain | ViewIs
         ] = []  # while channels are set up
         self._lost = ""
         self._done = False
@@ -321,7 +322,7 @@ class Worker:
                 if message.incarnation > self._incarnation:
                     self._driver_clock = DriverClock(message.sent_at, means.monotonic())
                     self._deploy(message)
-            case TriggerEpoch() | EpochIsOver() | AssignSplits() | Drain() | ViewIs():
+            case TriggerEpoch() | EpochIsOver() | TakeOver() | AssignSplits() | Drain() | ViewIs():
                 if isinstance(message, TriggerEpoch) and message.incarnation == self._incarnation:
                     self._driver_clock.heard(message.sent_at, means.monotonic())
                 if message.incarnation == self._incarnation and self._attempt is not None:

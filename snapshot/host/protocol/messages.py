@@ -453,11 +453,30 @@ class TriggerEpoch:
 
 @dataclass(frozen=True, slots=True)
 class EpochIsOver:
-    """The epoch is complete, or was given up: sources that stand still for it go on as `Then` says."""
+    """The epoch is complete, or was given up: sources that stand still for it go on as `Then` says.
+
+    Where the partition has several members, `files` has for each keyed operator what the complete epoch says of it, as
+    the primary has acknowledged it; the others adopt it.
+    """
 
     incarnation: Incarnation
     epoch: Epoch
     complete: bool
+    files: Mapping[Uid, FileSet] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """Stand for the partition: acknowledge its epochs, upload its state and write to its sinks, as its primary is gone.
+
+    `epoch` is the last complete one; all members have been told of it, and no other epoch that was triggered before can
+    be complete. `committables` are the transactions that it leaves to be committed in the partition, by sink; none if
+    the attempt began from it, as they are then in the role.
+    """
+
+    incarnation: Incarnation
+    epoch: Epoch | None
+    committables: Mapping[Uid, tuple[Committable[CommitPayload], ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -628,6 +647,7 @@ ToWorker = (
     Deploy
     | TriggerEpoch
     | EpochIsOver
+    | TakeOver
     | AssignSplits
     | ViewIs
     | Drain
