@@ -69,7 +69,9 @@ def test_state_goes_on_from_spark_job_to_spark_job_at_another_parallelism(tmp_pa
     days = [line.split(";")[0] for line in lines[:3]]
     assert days == [f"day {day}: 200,000 visits counted in {many} partitions" for day, many in ((1, 2), (2, 4), (3, 3))]
     assert lines[3] == "day 3: is in the state since epoch 3-3, and not counted again"
-    assert lines[4] == "20,000 users in the state; 0 differ from a query over all visits"
+    streamed = [line.split(";")[0] for line in lines[4:6]]
+    assert streamed == [f"day {day}: 200,000 visits counted in 2 partitions" for day in (4, 5)]
+    assert lines[6] == "20,000 users in the state; 0 differ from a query over all visits"
     assert list(kept.glob("log/*.json"))
 
 
