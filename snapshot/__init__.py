@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from snapshot.program.sink import SinkError as SinkError
     from snapshot.program.sink import SinkWriter as SinkWriter
     from snapshot.program.sink import Staging as Staging
+    from snapshot.program.sink import TakesCopies as TakesCopies
     from snapshot.program.sink import UnusableOutput as UnusableOutput
     from snapshot.program.sink import UnwritableRow as UnwritableRow
     from snapshot.program.sink import WaitsForEpochs as WaitsForEpochs
@@ -179,6 +180,7 @@ _HOME = {
         "SinkContext",
         "SinkError",
         "SinkWriter",
+        "TakesCopies",
         "Staging",
         "UnusableOutput",
         "UnwritableRow",

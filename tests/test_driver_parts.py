@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
-from dataclasses import fields
+from dataclasses import fields, replace
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, cast
@@ -42,6 +42,7 @@ from snapshot.host.protocol.messages import Delivery
 from snapshot.host.protocol.options import Following, HostOptions
 from snapshot.ids import JobId, Member, TransactionId
 from snapshot.journal.state import NO_OUTPUT, EpochRecord, EpochState, JournalState
+from snapshot.replication.positions import Position
 from statebackend.durations import NotADuration
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.stores.local_store import LocalStore
@@ -177,6 +178,23 @@ def test_rows_of_a_transaction_count_once_and_rows_without_one_always() -> None:
     assert taken(deliveries) == ["1", "2", "3", "3"]
 
 
+def copy(epoch: int, first: int, *rows: str, attempt: Incarnation = ATTEMPT) -> Delivery:
+    return replace(delivery(None, *rows), at=Position(Epoch(Generation(1), epoch), first), incarnation=attempt)
+
+
+def test_of_rows_that_each_member_brings_the_first_copy_counts_however_they_are_cut() -> None:
+    deliveries, again = Deliveries(), Incarnation(ATTEMPT.generation, Attempt(ATTEMPT.attempt + 1))
+    deliveries.add(copy(1, 0, "a", "b"))
+    deliveries.add(copy(1, 0, "a", "b", "c"))
+    deliveries.add(copy(1, 2, "c"))
+    deliveries.add(copy(2, 0, "d"))
+    deliveries.add(copy(1, 3, "x"))
+    deliveries.add(copy(2, 0, "d", "e"))
+    deliveries.add(copy(1, 0, "a", attempt=again))
+    assert deliveries.rows == 6
+    assert taken(deliveries) == ["a", "b", "c", "d", "e", "a"]
+
+
 def test_a_transaction_that_the_newest_epoch_names_is_remembered_though_it_is_committed() -> None:
     deliveries = Deliveries()
     deliveries.add(delivery("a", "1"))
@@ -307,6 +325,7 @@ def test_an_event_is_a_line_of_json_with_its_time_and_name(tmp_path: Path) -> No
         "epoch": "3-1",
         "workers": ["a"],
         "members": ["1.0"],
+        "primaries": [],
     }
     assert json.loads(line_of(event)) == expected
     heard: list[log.AnyEvent] = []

@@ -168,6 +168,20 @@ class WaitsForEpochs(Protocol):
         """True if it does."""
 
 
+@runtime_checkable
+class TakesCopies(Protocol):
+    """A sink to which every member of a partition may write, if `takes_copies`: the receiver keeps the first copy.
+
+    Then no member holds rows for the time after another one's loss, and the loss makes no gap. Rows need something by
+    which the receiver tells copies apart; all members write the same rows in the same order, each at its own time. Only
+    a sink that is not exactly-once can do so.
+    """
+
+    @property
+    def takes_copies(self) -> bool:
+        """True if every member writes."""
+
+
 class Sink(Protocol):
     """A sink as it stands in a program: plain data that can be pickled, compared and printed."""
 

@@ -1,8 +1,9 @@
 """The rows that a job gives to the program of its driver: each transaction counts once, however often it is committed.
 
 Invariant: rows of a transaction are handed out once in this driver's life, and not at all if the journal says
-that they were committed under an earlier one; rows without a transaction are handed out whenever they come. Readers in
-any thread wait until there are rows, and are told when there will be no more.
+that they were committed under an earlier one; rows without a transaction are handed out whenever they come, but for
+those that another member of their partition has brought in the same attempt. Readers in any thread wait until there are
+rows, and are told when there will be no more.
 
 Which transactions to remember: those that the newest complete epoch names, for a roll-back to it commits them again,
 also if they are known to be committed; and those that were delivered since. The caller owes that it drops what an older
@@ -18,8 +19,9 @@ import pyarrow as pa
 
 from snapshot.host.protocol.messages import Delivery
 from snapshot.ids import TransactionId
+from snapshot.replication.positions import Position
 from statebackend import means
-from statebackend.ids import Uid
+from statebackend.ids import Incarnation, Partition, Uid
 
 
 class Deliveries:
@@ -29,6 +31,8 @@ class Deliveries:
         self._changed = means.Condition()
         self._batches: dict[Uid, deque[pa.RecordBatch]] = {}
         self._seen: set[TransactionId] = set()
+        self._taken: dict[tuple[Uid, Partition], tuple[Incarnation, Position]] = {}
+        """How far the rows have come that have a position."""
         self._ended = False
         self._rows = 0
 
@@ -43,11 +47,26 @@ class Deliveries:
             if delivery.transaction in self._seen:
                 return
             self._seen.add(delivery.transaction)
-        batches = pa.ipc.open_stream(delivery.rows).read_all().to_batches()
+        rows = pa.ipc.open_stream(delivery.rows).read_all()
+        if delivery.at is not None:
+            rows = rows.slice(len(rows) - self._new(delivery, delivery.at, len(rows)))
+        batches = rows.to_batches()
         with self._changed:
             self._batches.setdefault(delivery.uid, deque()).extend(batches)
             self._rows += sum(batch.num_rows for batch in batches)
             self._changed.notify_all()
+
+    def _new(self, delivery: Delivery, at: Position, rows: int) -> int:
+        """Return how many of so many rows, the last ones, no other member has brought."""
+        place = delivery.uid, delivery.partition
+        incarnation, taken = self._taken.get(place, (delivery.incarnation, Position(at.segment)))
+        if incarnation != delivery.incarnation or taken.segment < at.segment:
+            taken = Position(at.segment)
+        if at.segment < taken.segment:
+            return 0
+        end = at.element + rows
+        self._taken[place] = delivery.incarnation, Position(at.segment, max(end, taken.element))
+        return max(0, min(rows, end - taken.element))
 
     def delivered(self, named: Iterable[TransactionId]) -> None:
         """Remember these transactions as delivered to the program of an earlier driver."""

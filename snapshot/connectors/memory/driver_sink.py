@@ -39,6 +39,11 @@ class ToDriver:
         return self.at_commit
 
     @property
+    def takes_copies(self) -> bool:
+        """True if rows are delivered at once: the driver knows each by its position."""
+        return not self.at_commit
+
+    @property
     def abilities(self) -> Abilities:
         """Declare that the job's tree keeps staged rows, and that the driver knows what was delivered."""
         return Abilities(keeps_prepared=True, reads_tokens=True)

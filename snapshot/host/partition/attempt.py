@@ -24,6 +24,7 @@ from snapshot.fail_points import reached
 from snapshot.host.net.control import OverLongMessage
 from snapshot.host.net.event_loop import Background, EventLoop, Timer
 from snapshot.host.partition.channel_state import Frames, stored
+from snapshot.host.partition.copied_sink import CopiedSink
 from snapshot.host.partition.epoch_tracker import ChannelParts, EpochTracker
 from snapshot.host.partition.failures import is_of_state, kind_of, text_of, traceback_of
 from snapshot.host.partition.held_sink import Committables, HeldSink
@@ -64,7 +65,7 @@ from snapshot.host.protocol.messages import (
 )
 from snapshot.ids import ChannelId, Copy, Member, Replica, TransactionId
 from snapshot.program.plan import Plan, Stage, ToSink
-from snapshot.program.sink import SinkContext
+from snapshot.program.sink import SinkContext, TakesCopies
 from snapshot.replication.agreement import Message, View
 from snapshot.replication.decisions import Decision
 from statebackend import means
@@ -178,13 +179,16 @@ class PartitionAttempt:
 
     def _sink(self, target: ToSink) -> Output:
         deploy, uid = self._deploy, target.uid
+        takes_copies = isinstance(target.sink, TakesCopies) and target.sink.takes_copies
+        copied = CopiedSink(deploy.epoch) if deploy.view is not None and takes_copies else None
 
         def deliver(transaction: TransactionId | None, rows: pa.RecordBatch) -> None:
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, rows.schema) as stream:
                 stream.write_batch(rows)
             data = sink.getvalue().to_pybytes()
-            message = Delivery(deploy.incarnation, deploy.partition, uid, transaction, data)
+            at = copied.at if copied is not None and transaction is None else None
+            message = Delivery(deploy.incarnation, deploy.partition, uid, transaction, data, at)
             self._environment.loop.wake(lambda: self._say(message))
 
         context = SinkContext(
@@ -211,9 +215,13 @@ class PartitionAttempt:
                 self._first_output,
             )
 
-        if not deploy.primary:
+        if copied is None and not deploy.primary:
             return HeldSink(deploy.epoch, write)
-        return write(deploy.epoch, deploy.roles.get(uid, NOTHING).committables)
+        writing = write(deploy.epoch, deploy.roles.get(uid, NOTHING).committables)
+        if copied is None:
+            return writing
+        copied.write_to(writing)
+        return copied
 
     @property
     def channels(self) -> tuple[ChannelId, ...]:
@@ -373,8 +381,9 @@ class PartitionAttempt:
                     restored = self._deploy.roles.get(uid, NOTHING).committables
                     left = restored if message.epoch == self._deploy.epoch else message.committables.get(uid, ())
                     sink.take_over(message.epoch, left)
-        if not self._settled and message.epoch is not None:
-            self._has_committed(message.epoch)
+        committed = self._committed() if self._settled else message.epoch
+        if committed is not None:
+            self._has_committed(committed)
 
     def _has_committed(self, epoch: Epoch) -> None:
         """Tell the driver that all up to the epoch is committed in the partition, if this process stands for it."""

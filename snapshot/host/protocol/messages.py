@@ -19,6 +19,7 @@ from snapshot.host.protocol.options import Following, HostOptions
 from snapshot.host.protocol.wiring import Wiring
 from snapshot.ids import JobId, Member, Replica, TransactionId
 from snapshot.replication.agreement import View
+from snapshot.replication.positions import Position
 from snapshot.tree.frozen_json import Json, JsonLike
 from snapshot.tree.manifest import ChannelState, CommitPayload, SubtaskSnapshot
 from statebackend.files import FileSet
@@ -221,13 +222,18 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Rows for the driver's program, as an Arrow stream. Those of a transaction count once."""
+    """Rows for the driver's program, as an Arrow stream. Those of a transaction count once.
+
+    Other rows have the position of the first of them, if each member of the partition delivers them: of these the first
+    copy counts.
+    """
 
     incarnation: Incarnation
     partition: Partition
     uid: Uid
     transaction: TransactionId | None
     rows: bytes
+    at: Position | None = None
 
 
 @dataclass(frozen=True, slots=True)
