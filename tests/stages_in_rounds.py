@@ -79,6 +79,8 @@ class Due:
     on_demand: bool = False
     discover_every: float | None = None
     now: Callable[[], int] | None = None
+    is_late: Callable[[], bool] = lambda: False
+    """True if rows that are due cannot be read yet."""
 
     def check(self) -> Sequence[str]:
         return ()
@@ -100,7 +102,7 @@ class DueReader:
         if self._at == len(self._rows):
             return Exhausted()
         some = [row for at, row in self._rows[self._at : self._at + most] if START + at < self._now()]
-        if not some:
+        if not some or self._source.is_late():
             return Later(self._now() / 1000)
         self._at += len(some)
         columns = zip(*some, strict=True)
@@ -239,7 +241,9 @@ class Job:
         for planned in self.plan.stages:
             stage = planned
             if isinstance(stage.source, Due):
-                stage = replace(stage, source=replace(stage.source, now=now))
+                chance = self.replicas > 1
+                is_late = (lambda: self.random.random() < 0.5) if chance else stage.source.is_late
+                stage = replace(stage, source=replace(stage.source, now=now, is_late=is_late))
             groups = range_of(partition, self.partitions, self.plan.max_parallelism)
             role = Role(FileSet(groups))
             placement = StatePlacement(

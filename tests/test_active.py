@@ -27,7 +27,7 @@ def test_a_tick_is_a_duration_of_a_millisecond_at_least() -> None:
         Active(tick=0)
 
 
-@pytest.mark.parametrize("replicas", [0, 2])
+@pytest.mark.parametrize("replicas", [0, 4])
 def test_a_number_of_replicas_that_there_cannot_be_is_refused(replicas: int) -> None:
     with pytest.raises(ValueError, match=f"replicas is {replicas}; it can be 1"):
         Active(replicas)

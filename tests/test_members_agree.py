@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -18,12 +19,16 @@ from snapshot.host.flow.inlets import Instruction, RoundOver
 from snapshot.host.flow.round_inlet import RoundInlet
 from snapshot.host.partition.agreed_source import AgreedSource
 from snapshot.host.partition.parts import StageParts
+from snapshot.host.partition.source_agreement import SourceAgreement
 from snapshot.host.partition.stage_clock import round_clock
 from snapshot.host.partition.stage_source import Pacing
+from snapshot.host.protocol.options import HostOptions
 from snapshot.ids import ChannelId, Copy, Member, Replica
-from snapshot.replication.decisions import SourceRound
+from snapshot.program.plan import Stage
+from snapshot.replication.agreement import Append, View
+from snapshot.replication.decisions import SourceEnd, SourceRound
 from statebackend.errors import JobError
-from statebackend.ids import NO_EPOCH, Epoch, Partition, Uid
+from statebackend.ids import NO_EPOCH, Attempt, Epoch, Partition, Uid
 from tests.stages_in_rounds import START, TICK, Job, played
 from tests.test_reproducible import MARKS, UNTIL, due, program
 
@@ -178,3 +183,26 @@ def test_a_member_that_goes_its_own_way_is_found(tmp_path: Path, wrong: Callable
         except (AssertionError, JobError, LookupError, pa.ArrowInvalid):
             return
     raise AssertionError("eight runs were right")
+
+
+@pytest.mark.parametrize("more", [(), (SourceEnd(Uid("numbers"), 2),)], ids=["goes on", "ends"])
+def test_a_member_that_comes_to_lead_reads_what_was_decided_however_late_it_is(more: tuple[SourceEnd, ...]) -> None:
+    uid, peers, now = Uid("numbers"), frozenset((Replica(0), Replica(1))), START
+    agreement = SourceAgreement(Replica(1), View(1, peers, peers, Replica(0)))
+    source = due(1, splits=1)
+    source = replace(source, now=lambda: now)
+    role = SimpleNamespace(positions={}, ends={}, watermark=None)
+    placement: Any = SimpleNamespace(role=role, partition=Partition(0), options=HostOptions())
+    clock = round_clock(TICK, START)
+    stage = Stage(uid, (), {}, source=source)
+    mine = AgreedSource(
+        stage, source, placement, Attempt(1), lambda: None, clock,
+        tick=TICK, driver_time=lambda: now, agreement=agreement,
+    )  # fmt: skip
+    mine.splits.assign(["0"], last=True)
+    agreement.heard(Replica(0), Append(1, 0, (SourceRound(uid, 1, (("0", 3),), ("0",)), *more)))
+    agreement.viewed(View(2, peers - {Replica(0)}, peers - {Replica(0)}, Replica(1)))
+    assert agreement.leads
+    now += 50 * TICK
+    rows = [batch for _ in range(4) if (batch := mine.read(100)) is not None]
+    assert sum(map(len, rows)) == 3

@@ -20,7 +20,7 @@ from snapshot.program.source import MayDiffer, Source
 from statebackend.durations import Duration, milliseconds
 from statebackend.ids import Uid
 
-_MOST: int = 1
+_MOST: int = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,9 @@ class Active:
     time, which is that of the round. So neither the order nor the batches depend on when something arrived. A row waits
     for the end of its round once, at its source; a tick is the time that this takes at most.
 
-    `replicas` is the number of processes that do the work of each partition; it can be 1: then a loss is what it is
-    under `fallback`, whose standbys and restarts count.
+    `replicas` is the number of processes that do the work of each partition, 3 at most. With 1 a loss is what it is
+    under `fallback`, whose standbys and restarts count. With more the loss of one is masked: the others go on, and
+    sinks that promise it have every row once. The loss of all replicas of a partition rolls back, as under `fallback`.
     """
 
     replicas: int = 1
@@ -42,7 +43,9 @@ class Active:
 
     def __post_init__(self) -> None:
         if not 1 <= self.replicas <= _MOST:
-            raise ValueError(f"replicas is {self.replicas}; it can be 1, which is order alone: no loss is masked")
+            raise ValueError(
+                f"replicas is {self.replicas}; it can be 1, which is order alone: no loss is masked, or up to {_MOST}"
+            )
         if milliseconds(self.tick, "tick") < 1:
             raise ValueError(f"tick is {self.tick!r}; it must be at least 1ms")
 

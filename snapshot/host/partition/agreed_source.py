@@ -102,7 +102,7 @@ class AgreedSource(RoundSource):
     @property
     def has_what_was_proposed(self) -> bool:
         """True if all rows of the rounds that were proposed have been read here."""
-        return self._ending or self._rows.has(self._ends)
+        return self._rows.has(self._ends)
 
     def close_for(self, epoch: Epoch, then: Then) -> SourceRound | None:
         """Return the round that has all that was read, and note that the epoch is cut behind it; None at the end."""
@@ -112,8 +112,7 @@ class AgreedSource(RoundSource):
         return closing
 
     def _round(self, now: int) -> SourceRound:
-        read = () if self._pauses.stands_still else self._rows.ends()
-        ends = tuple((split, end) for split, end in read if end > self._ends.get(split, 0))
+        ends = tuple((split, end) for split, end in self._rows.ends() if end > self._ends.get(split, 0))
         made = SourceRound(self._uid, self._pacing.close(now), ends, self.splits.splits)
         self._note(made)
         return made
@@ -127,11 +126,19 @@ class AgreedSource(RoundSource):
             return
         if self._draining:
             self.splits.drain()
-        if self.splits.ended:
+        if self._pauses.stands_still:  # what it has read ahead, before it came to lead, waits as well
+            if now >= self._pacing.next_at:
+                agreement.propose(self._empty_round(now))
+        elif self.splits.ended:
             agreement.propose(self._round(now))
             self._propose_end(now)
         elif now >= self._pacing.next_at or self._rows.ahead(self._ends) >= most:
             agreement.propose(self._round(now))
+
+    def _empty_round(self, now: int) -> SourceRound:
+        made = SourceRound(self._uid, self._pacing.close(now), (), self.splits.splits)
+        self._note(made)
+        return made
 
     def _propose_end(self, now: int) -> None:
         end = SourceEnd(self._uid, self._pacing.close(now))
@@ -151,7 +158,8 @@ class AgreedSource(RoundSource):
             self._hand_out_next()
         if self._number is None:
             now = self._driver_time()
-            if now < self._pacing.next_at + self._tick or not self._agreement.leads:
+            is_late = now >= self._pacing.next_at + self._tick
+            if not (is_late and self._agreement.leads and self.has_what_was_proposed):
                 batch = self._read_ahead(most)
                 if batch is not None:
                     return batch.slice(0, 0)

@@ -1,0 +1,103 @@
+"""Jobs whose partitions have two members, in real processes: one is killed, and the output is exact all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import recovery
+from recovery import Active, Collapsed, PrimaryMoved, ReplicaLost, Run
+from snapshot import PAUSE, Collection, Program, Stream, ToDriver
+from snapshot.ids import Member
+from statebackend.ids import Partition
+
+KEYS, ROWS = 5, 400
+NUMBERS = {"k": str, "n": int}
+
+
+def program() -> Program:
+    items: list[Any] = []
+    for number in range(ROWS):
+        items += [(f"k{number % KEYS}", number), PAUSE(0.01)]
+    numbers = Stream.read(Collection(items, NUMBERS), uid="numbers")
+    return numbers.key_by("k").count(uid="counts").write(ToDriver(), uid="out")
+
+
+@contextmanager
+def running(folder: Path, parallelism: int = 2) -> Iterator[Run]:
+    run = recovery.run(
+        program(),
+        checkpoints=folder / "tree",
+        local=folder / "local",
+        launcher=recovery.LocalProcesses(),
+        job="replicas",
+        scheme=Active(replicas=2),
+        parallelism=parallelism,
+        every="150ms",
+        progress=False,
+    )
+    try:
+        yield run
+    finally:
+        run.cancel()
+
+
+def processes(run: Run, partition: int) -> dict[Member, int]:
+    """Return the processes of a partition's members."""
+    status = run.status()
+    return {
+        member: int(status.pids[worker].rpartition(" ")[2])
+        for worker, member in status.roles.items()
+        if member is not None and member.partition == partition
+    }
+
+
+def counts_with(run: Run, at: int, fault: Callable[[], object]) -> list[tuple[str, int]]:
+    """Return all counts that come out, while a fault happens when so many have."""
+    found = []
+    for row in run.rows("out"):
+        found.append((row["k"], row["count"]))
+        if len(found) == at:
+            fault()
+    return found
+
+
+EXPECTED = sorted((f"k{number % KEYS}", number // KEYS + 1) for number in range(ROWS))
+
+
+@pytest.mark.parametrize("victim", ["shadow", "primary"])
+def test_the_loss_of_a_member_is_masked_and_every_row_comes_out_once(tmp_path: Path, victim: str) -> None:
+    with running(tmp_path) as run:
+
+        def kill() -> None:
+            primary = run.status().primaries[Partition(0)]
+            (pid,) = (pid for m, pid in processes(run, 0).items() if (m == primary) == (victim == "primary"))
+            os.kill(pid, signal.SIGKILL)
+
+        assert sorted(counts_with(run, ROWS // 4, kill)) == EXPECTED
+        status = run.status()
+        assert status.restarts == 0, "nothing has rolled back"
+        assert status.redundancy == 1
+        (lost,) = (event for event in run.events if isinstance(event, ReplicaLost))
+        moved = [event.member for event in run.events if isinstance(event, PrimaryMoved)]
+        assert lost.left == 1
+        assert moved == ([] if victim == "shadow" else [status.primaries[Partition(0)]])
+        assert lost.member not in status.primaries.values()
+
+
+def test_the_loss_of_all_members_of_a_partition_rolls_back(tmp_path: Path) -> None:
+    with running(tmp_path, parallelism=1) as run:
+
+        def kill() -> None:
+            for pid in processes(run, 0).values():
+                os.kill(pid, signal.SIGKILL)
+
+        assert sorted(counts_with(run, ROWS // 4, kill)) == EXPECTED
+        assert run.status().restarts == 1
+        assert any(isinstance(event, Collapsed) for event in run.events)
