@@ -29,6 +29,10 @@ from snapshot import SparkSource, Stream, ToFiles
 ROOT: Final = Path(__file__).parent.parent
 ROWS: Final = 50
 """In each file that the query reads."""
+FILES: Final = 4
+"""In a batch, at most."""
+AHEAD: Final = 3
+"""Batches that the files are ahead of the query."""
 USERS: Final = 17
 PATIENCE: Final = 180.0
 KINDS: Final = ("task", "query", "partition", "program")
@@ -43,7 +47,7 @@ def run_query(folder: Path) -> None:
     spark = SparkSession.builder.master("local[2,9]").config("spark.ui.enabled", "false").getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     register(spark)
-    rows = spark.readStream.schema("user bigint, n bigint").option("maxFilesPerTrigger", 4).json(str(folder / "in"))
+    rows = spark.readStream.schema("user bigint, n bigint").option("maxFilesPerTrigger", FILES).json(str(folder / "in"))
     query = rows.repartition(2).writeStream.format("epochcut.stream").trigger(processingTime="100 milliseconds")
     query.option("checkpointLocation", str(folder / "checkpoint")).start(str(folder / "log")).awaitTermination()
 
@@ -73,16 +77,18 @@ def run_program(folder: Path) -> None:
 
 
 class Feeder(Thread):
-    """Files with rows, one after the other, until told to stop."""
+    """Files with rows, one after the other, until told to stop, and never many more than the query has taken."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(daemon=True)
-        self._folder, self._stop_now = folder, Event()
+        self._folder, self._taken, self._stop_now = folder / "in", folder / "log" / "batches", Event()
         self.files = 0
 
     def run(self) -> None:
         """Let files appear, some each second."""
         while not self._stop_now.wait(0.15):
+            if self.files >= FILES * (len(list(self._taken.glob("*.json"))) + AHEAD):
+                continue
             path = self._folder / f".{self.files}.json"
             rows = ({"user": (self.files * ROWS + n) % USERS, "n": self.files * ROWS + n} for n in range(ROWS))
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -161,7 +167,7 @@ def carry_out(
 ) -> tuple[Counter[str], int, Counter[tuple[int, int]]]:
     """Run all of it; return what was killed, how many rows there were, and the output that is wrong."""
     (folder / "in").mkdir()
-    chance, done, feeder = Random(seed), Counter[str](), Feeder(folder / "in")
+    chance, done, feeder = Random(seed), Counter[str](), Feeder(folder)
     feeder.start()
     query, program = Process(folder, "--query"), Process(folder, "--program")
     try:
