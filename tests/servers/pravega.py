@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import pbkdf2_hmac
 from pathlib import Path
@@ -133,7 +133,7 @@ class PravegaCluster:
     def __init__(self, folder: Path) -> None:
         self._java = _Java(folder)
         self._bookkeeper: subprocess.Popen[bytes] | None = None
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.controller = ""
 
     def start(self) -> None:
@@ -142,18 +142,22 @@ class PravegaCluster:
             self._start_bookkeeper()
             self._ports = free_ports(3)
             self.controller = f"tcp://127.0.0.1:{self._ports[0]}"
-        self._processes = [self._store(), self._controller()]
-        if not _is_usable(self.controller, self._processes):
-            self.kill()
-            raise RuntimeError(f"Pravega does not start:\n{self.end_of_log()}")
+        for _ in range(5):  # a controller may end when it comes in the middle of the end of the one before
+            for name, run in (("store", self._store), ("controller", self._controller)):
+                if name not in self._processes or self._processes[name].poll() is not None:
+                    self._processes[name] = run()
+            if _is_usable(self.controller, list(self._processes.values())):
+                return
+        self.kill()
+        raise RuntimeError(f"Pravega does not start:\n{self.end_of_log()}")
 
     def kill(self) -> None:
         """Kill controller and segment store without warning, and return when they are dead."""
-        _kill(self._processes)
+        _kill(self._processes.values())
 
     def close(self) -> None:
         """Kill all of it."""
-        _kill([*self._processes, *([self._bookkeeper] if self._bookkeeper is not None else [])])
+        _kill([*self._processes.values(), *([self._bookkeeper] if self._bookkeeper is not None else [])])
 
     def make_stream(self, segments: int = 1) -> str:
         """Make a stream that nobody else uses, and return its name."""
@@ -259,7 +263,7 @@ def _make_stream(address: str, segments: int, options: Mapping[str, str] | None 
     return name
 
 
-def _kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+def _kill(processes: Collection[subprocess.Popen[bytes]]) -> None:
     for process in processes:
         process.kill()
     for process in processes:

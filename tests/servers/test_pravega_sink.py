@@ -19,13 +19,13 @@ from snapshot.connectors.pravega import slot as pravega_slot
 from snapshot.connectors.pravega.calls import CallFailed, Status
 from snapshot.connectors.pravega.commit_log import log_of
 from snapshot.connectors.pravega.controller import Controller, TransactionState
-from snapshot.connectors.pravega.segment_store import StoreFailed
+from snapshot.connectors.pravega.segment_store import SegmentConnection, StoreFailed
 from snapshot.connectors.pravega.sink import ToPravega
 from snapshot.connectors.pravega.slot import SegmentStores, Slot
 from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.ids import JobId
 from snapshot.testing.sink_machine import sink_machine
-from snapshot.testing.sinks import CHECKS, SCHEMA, SinkBench, SinkEnvironment, SinkTrial
+from snapshot.testing.sinks import CHECKS, SCHEMA, SinkBench, SinkEnvironment, SinkTrial, some, write
 from statebackend.ids import Uid
 from tests.servers.postgres_proxy import Proxy
 from tests.servers.pravega import SCOPE, PravegaServer, running_guarded_pravega
@@ -197,6 +197,28 @@ def test_a_log_that_is_long_is_shortened_and_still_knows_what_was_committed(
     for one in prepared:
         bench.settle(one.transaction, one.payload, 2)
     bench.expect([row for one in prepared for row in one.rows], "nothing is forgotten or repeated")
+
+
+def test_many_small_batches_cost_one_answer_of_each_segment(
+    pravega_server: PravegaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, asked = SegmentConnection.append, list[int]()
+
+    def counted(connection: SegmentConnection, segment: str, events: Sequence[bytes]) -> None:
+        asked.append(len(events))
+        append(connection, segment, events)
+
+    bench = SinkBench(trial(pravega_server, ToPravega(pravega_server.controller, SCOPE, pravega_server.make_stream())))
+    writer, transaction, rows = bench.writer(), bench.name(), bench.rows(100)
+    writer.begin(transaction)
+    for row in rows:
+        write(writer, [row])
+    payload = some(writer.seal().prepare(), transaction)
+    monkeypatch.setattr(SegmentConnection, "append", counted)
+    assert writer.commit(transaction, payload).outcome is COMMITTED
+    writer.close()
+    assert asked == [len(rows)]
+    bench.expect(rows, "all of them are there")
 
 
 def test_a_stream_that_is_no_log_is_refused(story: Story, pravega_server: PravegaServer) -> None:

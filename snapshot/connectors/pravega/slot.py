@@ -27,6 +27,8 @@ REACH: Final = 10.0
 """Seconds in which a controller or a segment store answers, or cannot be reached."""
 _LONG_LOG: Final = 256 << 10
 """Bytes of records, after which all but the last are dropped."""
+_PART: Final = 8 << 20
+"""Bytes of records that are sent to the segments in one go."""
 _FRESH: Final = 240.0
 """Seconds for which a slot is kept: shorter than what segment stores are shown is valid, 600 s by default."""
 _REFUSED: Final = (Status.INVALID_ARGUMENT, Status.PERMISSION_DENIED, Status.UNAUTHENTICATED, Status.UNIMPLEMENTED)
@@ -57,10 +59,13 @@ class SegmentStores:
         self.token = token
         """What they are shown."""
         self._connections: dict[Host, SegmentConnection] = {}
+        self._hosts: dict[Segment, Host] = {}
 
     def of(self, segment: Segment) -> SegmentConnection:
         """Return the connection to the segment's store."""
-        host = self._controller.host_of(segment)
+        if segment not in self._hosts:
+            self._hosts[segment] = self._controller.host_of(segment)
+        host = self._hosts[segment]
         if host not in self._connections:
             self._connections[host] = self._clients.store(host, self.token)
         return self._connections[host]
@@ -70,6 +75,7 @@ class SegmentStores:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+        self._hosts.clear()
 
 
 class Slot:
@@ -130,9 +136,9 @@ class Slot:
         begun = self._controller.begin(self._stream, lease)
         stores = SegmentStores(self._clients, self._controller, begun.token)
         try:
-            for records in batches:
-                for segment, events in routed(events_of(records), begun.segments).items():
-                    stores.of(segment).append(segment.of_transaction(begun.transaction), events)
+            for events in _gathered(batches):
+                for segment, some in routed(events, begun.segments).items():
+                    stores.of(segment).append(segment.of_transaction(begun.transaction), some)
         except BaseException:
             with suppress(CallFailed):  # else it is aborted when its lease ends
                 self._controller.abort(self._stream, begun.transaction)
@@ -195,6 +201,20 @@ def events_of(records: pa.RecordBatch) -> Sequence[tuple[str | None, bytes]]:
     """Return the keys and the bytes of records."""
     keys, values = records.column("key").to_pylist(), records.column("value").to_pylist()
     return [(None if key is None else key.decode(), value) for key, value in zip(keys, values, strict=True)]
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[Sequence[tuple[str | None, bytes]]]:
+    """Yield the events of many batches, which may be small, in a few parts: each costs an answer of every segment."""
+    part: list[tuple[str | None, bytes]] = []
+    size = 0
+    for records in batches:
+        part += events_of(records)
+        size += records.nbytes
+        if size >= _PART:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 @contextmanager
