@@ -12,6 +12,7 @@ from tests.bench import (
     channels,
     coordinator,
     operators,
+    pausing,
     processes,
     savepoint,
     schemes,
@@ -97,6 +98,7 @@ def workloads(*, small: bool = False, write: bool = False) -> Workloads:
             f"{slow.WORKLOAD}/{part}": partial(slow.figures, part, slow.SMALL if small else slow.FULL)
             for part in slow.parts()
         },
+        pausing.WORKLOAD: lambda: pausing.figures(pausing.SMALL if small else pausing.FULL),
         schemes.WORKLOAD: lambda: schemes.figures(schemes.SMALL if small else schemes.FULL),
         standbys.WORKLOAD: lambda: standbys.figures(standbys.SMALL if small else standbys.FULL),
         w6.WORKLOAD: lambda: w6.figures(w6.SMALL if small else w6.FULL),

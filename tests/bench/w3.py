@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from recovery.schemes.scheme import Scheme
 from snapshot import Generate, Program, Stream, ToDriver, ToFiles
 from snapshot.program.sink import Sink
 from statebackend import Count, Last, Sum
@@ -129,10 +130,12 @@ class _Span:
     longest_gap_ms: float
 
 
-def measured(sizes: Sizes, sink: Sink, spark: SparkSession | None, collect: Collect) -> list[Run]:
+def measured(
+    sizes: Sizes, sink: Sink, spark: SparkSession | None, collect: Collect, scheme: Scheme | None = None
+) -> list[Run]:
     """The runs of one job, one after the other."""
     spans = []
-    with running(program(sizes, sink), spark, sizes.every) as job, collect(job) as collected:
+    with running(program(sizes, sink), spark, sizes.every, scheme) as job, collect(job) as collected:
         job.until_rows(STAGE, sizes.keys)
         job.until_epochs(SETTLED)
         for _ in range(sizes.runs):

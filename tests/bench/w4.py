@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 import recovery
 from recovery.driver.report.status import RunState
 from recovery.events import AttemptFailed, Marks, Recovered, WorkerJoined
+from recovery.schemes.scheme import Scheme
 from snapshot import Program, ToFiles
 from snapshot.host.protocol.options import Following
 from snapshot.program.sink import Sink
@@ -89,15 +90,17 @@ def job(
     standbys: int = 0,
     count: int | None = None,
     following: Following = Following.OPEN,
+    scheme: Scheme | None = None,
 ) -> Iterator[recovery.Run]:
     """The job, with all keys in its state and some epochs behind it; stopped at the end, unless it has ended."""
+    usual = recovery.Passive(standbys=standbys, following=following, restarts=recovery.FailureRate(failures=1000))
     run = recovery.run(
         program(sizes, sink, count),
         spark,
         checkpoints=folder / "checkpoints",
         every=sizes.every,
         parallelism=PARALLELISM,
-        scheme=recovery.Passive(standbys=standbys, following=following, restarts=recovery.FailureRate(failures=1000)),
+        scheme=scheme or usual,
         local=folder / "local",
         state_memory=STATE_MEMORY,
         progress=False,
@@ -182,6 +185,7 @@ def killed(
     standbys: int,
     kill: Callable[[recovery.Run, Random], None],
     ready: Callable[[recovery.Run], bool] = _always,
+    scheme: Scheme | None = None,
 ) -> Kills:
     """Run the job with a plain sink, and kill again and again, when it is ready for that."""
     random, at, recovered = Random(_SEED), [], 0
@@ -189,7 +193,7 @@ def killed(
         folder = Path(scratch)
         sink = folder / "seen"
         sink.mkdir()
-        with job(sizes, Stopwatch(str(sink)), spark, folder, standbys) as run:
+        with job(sizes, Stopwatch(str(sink)), spark, folder, standbys, scheme=scheme) as run:
             for _ in range(sizes.kills):
                 until(run, lambda: ready(run), "the job is not ready for the next kill")
                 time.sleep(sizes.pause + random.random())
