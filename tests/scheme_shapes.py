@@ -32,6 +32,20 @@ def micro_batches(shape: JobShape) -> JobShape:
     return replace(under, turns=5 * shape.turns)  # rows come in as many batches as there are
 
 
+def replicated(shape: JobShape) -> JobShape:
+    """Run the job with two replicas of each partition, of which there are as many as there are processes for."""
+    options = shape.options
+    coordinator = replace(options.coordinator, mode=MarkerMode.ALIGNED, alignment_timeout=None)
+    host = replace(options.host, alignment_timeout=None)
+    return replace(
+        shape,
+        scheme=Active(replicas=2, fallback=replace(_passive(shape.scheme), standbys=0)),
+        parallelism=tuple(min(parallelism, 2) for parallelism in shape.parallelism),
+        options=replace(options, coordinator=coordinator, host=host),
+        turns=400_000,
+    )
+
+
 def _passive(scheme: Scheme) -> Passive:
     passive = scheme.fallback if isinstance(scheme, Active) else scheme
     assert isinstance(passive, Passive)

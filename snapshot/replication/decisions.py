@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from snapshot.cut.frames import Marker
 from snapshot.cut.pauses import Then
+from snapshot.tree.manifest import SplitPosition
 from statebackend.ids import Uid
 
 
@@ -27,10 +28,14 @@ class SourceRound:
 
 @dataclass(frozen=True, slots=True)
 class SourceEnd:
-    """A source has ended; the end closes the round of this number."""
+    """A source has ended; the end closes the round of this number.
+
+    It may end where a drain found it, so `positions` say how far its splits were read: another member has read further.
+    """
 
     uid: Uid
     number: int
+    positions: tuple[SplitPosition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

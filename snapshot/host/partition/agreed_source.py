@@ -53,6 +53,7 @@ class AgreedSource(RoundSource):
         self._splits = self.splits.splits
         self._last_number = -1
         self._ending = False  # the end was proposed
+        self._at_end: tuple[SplitPosition, ...] = ()
         self._end: SourceEnd | None = None
         self._draining = False
         self._positions: dict[Epoch, tuple[SplitPosition, ...]] = {}
@@ -92,8 +93,8 @@ class AgreedSource(RoundSource):
             case SourceRound(_, number, ends):
                 self._ends.update((split, end) for split, end in ends if end > self._ends.get(split, 0))
                 self._last_number = max(self._last_number, number)
-            case SourceEnd(_, number):
-                self._ending, self._last_number = True, number
+            case SourceEnd(_, number, positions):
+                self._ending, self._last_number, self._at_end = True, number, positions
             case MarkerBehind():
                 pass
 
@@ -107,7 +108,7 @@ class AgreedSource(RoundSource):
     def close_for(self, epoch: Epoch, then: Then) -> SourceRound | None:
         """Return the round that has all that was read, and note that the epoch is cut behind it; None at the end."""
         closing = None if self._ending else self._round(self._driver_time())
-        self._positions[epoch] = self.splits.positions()
+        self._positions[epoch] = self._at_end if self._ending else self.splits.positions()
         self._pauses.triggered(epoch, then)
         return closing
 
@@ -141,7 +142,7 @@ class AgreedSource(RoundSource):
         return made
 
     def _propose_end(self, now: int) -> None:
-        end = SourceEnd(self._uid, self._pacing.close(now))
+        end = SourceEnd(self._uid, self._pacing.close(now), self.splits.positions())
         self._note(end)
         self._agreement.propose(end)
 
@@ -174,7 +175,7 @@ class AgreedSource(RoundSource):
         room = most - self._rows.ahead(self._ends)
         if self._pauses.stands_still and self._agreement.leads:
             return None
-        if room <= 0 and self._rows.has(self._ends):
+        if (room <= 0 or self._ending) and self._rows.has(self._ends):
             return None
         read = self.splits.read(room if room > 0 else most)
         if read is None:

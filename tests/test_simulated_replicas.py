@@ -1,0 +1,29 @@
+"""No promise is broken in any history of a whole simulated job whose partitions have two members.
+
+The jobs, faults and judges are those of `recovery.testing.simulated_job`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from recovery.testing.simulated_job import run_job
+from snapshot.testing.schedule import Schedule
+from tests.planted.seeds import schedule_of
+from tests.scheme_shapes import replicated
+
+HISTORIES = 5
+SHOWED = (1020,)
+"""Histories that showed errors when it was written: rows were read after a drained source had ended."""
+
+
+@pytest.mark.timeout(0)
+def test_a_job_keeps_its_promises_whatever_befalls_it(search_factor: int) -> None:
+    met: Counter[str] = Counter()
+    for number in (*SHOWED, *range(1_000, 1_000 + HISTORIES * search_factor)):
+        job = run_job(Schedule(schedule_of(number)), replicated)
+        met.update(str(record.payload).partition(" ")[0] for record in job.history)
+    assert met["ReplicaLost"]
+    assert met["PrimaryMoved"]
