@@ -9,20 +9,17 @@ from pytest import MonkeyPatch
 
 from recovery.driver.epochs import Epochs
 from recovery.driver.tree import manifests
+from recovery.driver.tree.splits import enumerator_json
 from recovery.schemes.passive import PassiveRun
 from recovery.testing import simulated_job
 from recovery.testing.whole.shape import JobShape, draw_shape
-from snapshot.connectors.staging.batched_rows import BatchedRows, open_showing
 from snapshot.cut.batches import Batches
 from snapshot.cut.pauses import Pauses, Then
 from snapshot.epochs.coordinator import Coordinator
 from snapshot.epochs.coordinator_options import CoordinatorOptions
-from snapshot.epochs.transaction_events import CommitOutcome
-from snapshot.host import wiring
 from snapshot.host.partition.attempt import PartitionAttempt
 from snapshot.host.partition.batch_source import BatchSource
 from snapshot.host.partition.stage_run import StageRun
-from snapshot.program.sink import CommitAnswer
 from tests.planted.error import planted, seldom
 from tests.scheme_checks import watch
 from tests.scheme_shapes import micro_batches, synchronous
@@ -111,13 +108,7 @@ def _(patch: MonkeyPatch) -> None:
 @planted("under Synchronous, partitions do not hear that an epoch was given up", shown_by=54)
 def _(patch: MonkeyPatch) -> None:
     under_synchronous(patch)
-    right = Epochs._send_all
-
-    def send_all(self: Epochs, message: Any) -> None:
-        if getattr(message, "complete", True):
-            right(self, message)
-
-    patch.setattr(Epochs, "_send_all", send_all)
+    _tell_nothing_of_what_is_given_up(patch)
 
 
 @planted("under Synchronous, an epoch begins while another is in flight")
@@ -143,6 +134,16 @@ def _(patch: MonkeyPatch) -> None:
     under_synchronous(patch)
     right = PassiveRun.__init__
     patch.setattr(PassiveRun, "__init__", lambda self, parallelism, then=Then.READ_ON: right(self, parallelism))
+
+
+def _tell_nothing_of_what_is_given_up(patch: MonkeyPatch) -> None:
+    right = Epochs._send_all
+
+    def send_all(self: Epochs, message: Any) -> None:
+        if getattr(message, "complete", True):
+            right(self, message)
+
+    patch.setattr(Epochs, "_send_all", send_all)
 
 
 def _without_limit(patch: MonkeyPatch) -> None:
@@ -227,30 +228,6 @@ def _(patch: MonkeyPatch) -> None:
     _without_limit(patch)
 
 
-@seldom("under MicroBatches, plain sinks show rows at once")
-def _(patch: MonkeyPatch) -> None:
-    under_micro_batches(patch)
-    patch.setattr(wiring, "open_keeping", open_showing)
-
-
-@seldom("under MicroBatches, rows that were kept are taken for shown")
-def _(patch: MonkeyPatch) -> None:
-    under_micro_batches(patch)
-    patch.setattr(BatchedRows, "commit", lambda self, transaction, payload: CommitAnswer(CommitOutcome.COMMITTED))
-
-
-@seldom("under MicroBatches, rows that were kept are forgotten when the batch is sealed")
-def _(patch: MonkeyPatch) -> None:
-    under_micro_batches(patch)
-    right = BatchedRows.seal
-
-    def seal(self: BatchedRows) -> Any:
-        self.begin("")  # type: ignore[arg-type]
-        return right(self)
-
-    patch.setattr(BatchedRows, "seal", seal)
-
-
 @seldom("under MicroBatches, the marker of an epoch is lost when another is triggered during its batch")
 def _(patch: MonkeyPatch) -> None:
     under_micro_batches(patch)
@@ -261,3 +238,48 @@ def _(patch: MonkeyPatch) -> None:
         right(self, *given)
 
     patch.setattr(StageRun, "triggered", triggered)
+
+
+@planted("under MicroBatches, partitions do not hear that an epoch was given up", shown_by=54)
+def _(patch: MonkeyPatch) -> None:
+    under_micro_batches(patch)
+    _tell_nothing_of_what_is_given_up(patch)
+
+
+@planted("under MicroBatches, a complete epoch keeps its sources waiting")
+def _(patch: MonkeyPatch) -> None:
+    under_micro_batches(patch)
+    right = Pauses.over
+    patch.setattr(Pauses, "over", lambda self, epoch, *, complete: complete or right(self, epoch, complete=False))
+
+
+@seldom("under MicroBatches, a batch without rows is never cut")
+def _(patch: MonkeyPatch) -> None:
+    under_micro_batches(patch)
+    right = StageRun._cut_gathered
+
+    def cut(self: StageRun, source: Any) -> None:
+        if not source._batches._rows:
+            self._due.clear()
+        right(self, source)
+
+    patch.setattr(StageRun, "_cut_gathered", cut)
+
+
+@planted("under MicroBatches, an epoch has no splits that nobody reads")
+def _(patch: MonkeyPatch) -> None:
+    under_micro_batches(patch)
+    patch.setattr(manifests, "_unassigned", lambda enumerator, subtasks: enumerator_json(()))
+
+
+@planted("under MicroBatches, only the first partition begins a batch", shown_by=35)
+def _(patch: MonkeyPatch) -> None:
+    under_micro_batches(patch)
+    right = BatchSource.triggered
+
+    def triggered(self: BatchSource, epoch: Any, then: Then) -> None:
+        right(self, epoch, then)
+        if self.splits._partition > 0:
+            self._batches.found_nothing()
+
+    patch.setattr(BatchSource, "triggered", triggered)
