@@ -167,7 +167,7 @@ def _(patch: MonkeyPatch) -> None:
 # --- rewind in place -------------------------------------------------------------------------------------------------
 
 
-@planted("timers stay as they were when the state is rewound", shown_by=36)
+@planted("timers stay as they were when the state is rewound", shown_by=35)
 def _(patch: MonkeyPatch) -> None:
     right = Contents.rewind
 
@@ -199,7 +199,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(WriteBack, "rewind", rewind)
 
 
-@planted("a table stays as it was when the state is rewound", shown_by=23)
+@planted("a table stays as it was when the state is rewound", shown_by=1)
 def _(patch: MonkeyPatch) -> None:
     patch.setattr(Table, "rewind", lambda self, epoch_number: True)
 
@@ -302,7 +302,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(restore, "rescaled", rescaled)
 
 
-@planted("a restored list numbers its elements from the beginning")
+@planted("a restored list numbers its elements from the beginning", shown_by=9)
 def _(patch: MonkeyPatch) -> None:
     right = ListHandle.__init__
 

@@ -63,7 +63,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(JournalWriter, "handle", handle)
 
 
-@planted("a collision is taken for success", shown_by=1)
+@planted("a collision is taken for success", shown_by=13)
 def _(patch: MonkeyPatch) -> None:
     right = JournalWriter.handle
 
@@ -87,7 +87,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(JournalCompactor, "handle", handle)
 
 
-@planted("a compaction deletes entries that came after its summary", shown_by=2)
+@planted("a compaction deletes entries that came after its summary")
 def _(patch: MonkeyPatch) -> None:
     right = journal_compaction.plan_compaction
 
@@ -183,7 +183,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Epochs, "_remove", remove)
 
 
-@planted("an epoch is removed while its output awaits its commit")
+@planted("an epoch is removed while its output awaits its commit", shown_by=3)
 def _(patch: MonkeyPatch) -> None:
     patch.setattr(EpochRecord, "awaits_commit", property(lambda self: False))
 

@@ -17,7 +17,7 @@ from snapshot.host.partition.stage_time import StageTime
 from tests.planted.error import planted, seldom
 
 
-@planted("watermarks are left out of the cut", shown_by=1)
+@seldom("watermarks are left out of the cut")
 def _(patch: MonkeyPatch) -> None:
     right = restore.plan_restore
 
@@ -39,7 +39,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Watermarks, "_combine", combine)
 
 
-@planted("an input that has said nothing of event time does not hold it back", shown_by=11)
+@planted("an input that has said nothing of event time does not hold it back", shown_by=12)
 def _(patch: MonkeyPatch) -> None:
     right = Watermarks._combine
 
@@ -87,7 +87,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(StageTime, "advance", advance)
 
 
-@planted("a watermark leaves before rows that wait for others to fill a batch", shown_by=9)
+@planted("a watermark leaves before rows that wait for others to fill a batch", shown_by=35)
 def _(patch: MonkeyPatch) -> None:
     right = Router.put
 

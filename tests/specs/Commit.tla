@@ -118,9 +118,17 @@ GoBack(g, e) ==
 (***************************************************************************)
 (* The second phase.                                                       *)
 (***************************************************************************)
+(* The transactions that the same sink and partition has sealed before this one. *)
+Before(t) ==
+    LET mine == CHOOSE one \in made : one.tx = t
+        at == CHOOSE one \in sealed : one.tx = t
+    IN {one.tx : one \in {m \in made : m.attempt = mine.attempt /\ m.partition = mine.partition /\ m.sink = mine.sink}}
+       \cap {one.tx : one \in {s \in sealed : s.epoch < at.epoch}}
+
 Commit(t) ==
     /\ t \in carried
     /\ t \notin committed
+    /\ Before(t) \cap Due = {}
     /\ committed' = committed \cup {t}
     /\ UNCHANGED <<plan, claimed, triggered, made, sealed, prepared, taken, acks, decided, course, carried, aborted, accepted>>
 

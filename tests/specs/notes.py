@@ -17,10 +17,12 @@ from recovery.testing.programs.target import Shown
 from recovery.testing.whole.job import Job
 from snapshot.ids import ChannelId
 from snapshot.journal.entries import Claimed, Committed, Completed, Entry, Pinned, Removed, Rewound, Unpinned
+from snapshot.journal.entry_json import decode_entry
 from snapshot.testing.tla import Step
+from snapshot.tree.layout import JournalEntry, parse
 from snapshot.tree.manifest import Manifest
 from snapshot.tree.manifest_json import decode
-from statebackend.ids import Epoch, Incarnation, Uid
+from statebackend.ids import Attempt, Epoch, Incarnation, Uid
 
 
 @dataclass(eq=False)
@@ -102,7 +104,7 @@ class Witness(JobObserver):
             for split in range(len(source.splits)):
                 notes.split(Uid(uid), str(split))
 
-    def _entered(self, entry: Entry, by: str) -> None:
+    def _note_entry(self, entry: Entry, by: str) -> None:
         notes = self._notes
         match entry.body:
             case Claimed(generation):
@@ -122,9 +124,12 @@ class Witness(JobObserver):
             case Completed(epoch, path):
                 if path in self.objects:
                     self._note_complete(epoch, decode(self.objects[path], path), path)
+                else:
+                    nothing: dict[str, object] = {name: set() for name in ("flight", "back", "read", "spare", "txs")}
+                    attempt = Incarnation(epoch.generation, Attempt(1))
+                    notes.add("Complete", attempt=attempt, epoch=epoch, files={notes.named(path)}, **nothing)
             case _:
                 pass
-        super()._entered(entry, by)
 
     def _note_complete(self, epoch: Epoch, manifest: Manifest, path: str) -> None:
         notes, attempt = self._notes, manifest.incarnation
@@ -163,6 +168,9 @@ class Witness(JobObserver):
 
     def creating(self, path: str, data: bytes, *, by: str) -> None:
         self._note_write(path, data)
+        place = parse(path)
+        if isinstance(place, JournalEntry) and place.number > self.journal.state.number:
+            self._note_entry(decode_entry(place.number, data), by)
         super().creating(path, data, by=by)
 
     def _note_write(self, path: str, data: bytes) -> None:
