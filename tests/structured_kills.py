@@ -17,6 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -129,7 +130,8 @@ class Process:
 
     def kill(self) -> None:
         """Kill it with all that it has started."""
-        os.killpg(self._process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has ended
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def kill_a_task(self, chance: Random) -> bool:
