@@ -126,8 +126,11 @@ def test_the_sums_are_right_after_every_kill_and_no_counter_ever_runs_backwards(
             found = scraped(url)
             assert all(found[key] >= value for key, value in last.items() if key[0].endswith(("_total", "_bucket")))
             last = found
-        complete, found = run.events, scraped(url)
-        later = run.events
+        complete = run.events
+        epochs = sum(isinstance(event, log.EpochCompleted) for event in complete)
+        while of_job(found := scraped(url), "numberOfCompletedCheckpoints_total") < epochs:
+            pass  # an answer may be half a second old
+        later = sum(isinstance(event, log.EpochCompleted) for event in run.events)
     recovered = [event for event in complete if isinstance(event, log.Recovered)]
     failed = sum(isinstance(event, log.AttemptFailed) for event in complete)
     assert of_job(found, "numRestarts_total") == failed >= 3
@@ -137,8 +140,7 @@ def test_the_sums_are_right_after_every_kill_and_no_counter_ever_runs_backwards(
     assert of_job(found, "recoveryMs_count", phase="opened") == 3
     opened = sum(event.marks.opened or 0.0 for event in recovered)
     assert of_job(found, "recoveryMs_sum", phase="opened") == pytest.approx(opened)
-    epochs = [[isinstance(event, log.EpochCompleted) for event in events].count(True) for events in (complete, later)]
-    assert epochs[0] <= of_job(found, "numberOfCompletedCheckpoints_total") <= epochs[1]
+    assert of_job(found, "numberOfCompletedCheckpoints_total") <= later
     assert of_job(found, "state", state="running") == 1
     work = {labels: value for (name, labels), value in found.items() if name == "epochcut_task_numRecordsIn_total"}
     assert {dict(labels)["uid"] for labels in work} == {"rows", "sums"}
@@ -155,6 +157,16 @@ def test_work_counts_on_through_attempts_and_the_time_without_any_is_idle() -> N
     board.event(deployed(SECOND))
     board.figures(figures(SECOND, 5, busy=30.0, ran=20.0))
     assert board.show().work == {0: {COUNT: StageWork(35, 70, 0, 0, 170.0, 20.0, 140.0)}}
+
+
+def test_work_does_not_shrink_when_a_member_that_is_behind_tells_it() -> None:
+    board = StatusBoard("j", 1, "active")
+    board.event(deployed(FIRST))
+    board.figures(figures(FIRST, 100, busy=50.0, ran=100.0))
+    board.figures(figures(FIRST, 90, busy=40.0, ran=120.0))  # of the new primary
+    board.figures(figures(FIRST, 95, busy=45.0, ran=140.0))
+    (work,) = board.show().work[Partition(0)].values()
+    assert (work.rows_in, work.rows_out, work.busy_ms) == (105, 210, 55.0)
 
 
 def test_every_event_is_counted_and_what_it_says_added_up() -> None:
@@ -250,7 +262,7 @@ def test_a_status_that_cannot_be_told_is_an_error_of_that_scrape_alone(serving: 
     answers = iter([None, RunStatus("j", RunState.RUNNING, 2)])
     server = serving(status=lambda: next(answers))
     assert asked(server.url)[0] == 500
-    assert asked(server.url)[0] == 200
+    assert asked(server.url)[0] == asked(server.url)[0] == 200
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,9 @@ from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, build_opener
 
 import pytest
 
@@ -18,8 +21,8 @@ from recovery import events as log
 from recovery.driver.report.status import RunState, RunStatus, StageWork
 from recovery.events import Marks
 from recovery.telemetry.page_data import Fixed, Node
-from recovery.telemetry.server import Endpoint, WebServer
-from recovery.telemetry.watch import Watch
+from recovery.telemetry.server import Content, Endpoint, WebServer
+from recovery.telemetry.watch import Lately, Watch
 from snapshot.cut.frames import Watermark
 from snapshot.host.protocol.messages import Figures, Followed, PartitionCost, StageFigures
 from snapshot.ids import Member
@@ -55,6 +58,13 @@ def full_status(partitions: int = 2) -> RunStatus:
         work={one: {uid: StageWork(5, 4)} for one in each},
         standbys={"standby": Followed(EPOCH, EPOCH, MARKUP)},
     )  # fmt: skip
+
+
+class Staying(HTTPRedirectHandler):
+    """A browser that goes nowhere by itself."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
 
 
 def watch_of(status: RunStatus) -> Watch:
@@ -150,10 +160,35 @@ def test_a_browser_gives_the_token_once_and_keeps_it_where_no_script_reads_it(op
     assert asked(url, "/")[0] == asked(url, "/?token=wrong-token-of-length")[0] == 401
     assert asked(url, f"/data.json?token={TOKEN}")[0] == 401, "it stands in the address of the page alone"
     assert asked(url, f"/?token={TOKEN}")[0] == 303
-    assert asked(url, "/data.json", Cookie=f"epochcut={TOKEN}")[0] == 200
-    assert asked(url, "/data.json", Cookie="epochcut=wrong-token-of-length")[0] == 401
-    assert asked(url, "/data.json", Cookie="=;;epochcut")[0] == 401
+    with pytest.raises(HTTPError) as answer:
+        build_opener(Staying).open(f"{url}?token={TOKEN}", timeout=30)
+    name, _, value = answer.value.headers["Set-Cookie"].partition(";")[0].partition("=")
+    assert name == f"epochcut-{urlsplit(url).port}", "browsers give the cookies of a host to all its ports"
+    assert TOKEN not in value
+    assert asked(url, "/data.json", Cookie=f"{name}={value}")[0] == 200
+    for other in (f"{name}={TOKEN}", f"epochcut={value}", f"{name}=wrong", "=;;epochcut"):
+        assert asked(url, "/data.json", Cookie=other)[0] == 401
     assert asked(url, "/metrics", Authorization=f"Bearer {TOKEN}")[0] == 200
+
+
+def test_a_token_is_in_no_log(open_ones: ExitStack, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "epochcut.web")
+    url = serving(open_ones, watch_of(full_status()), "0.0.0.0:0", TOKEN)
+    assert asked(url, f"/?token={TOKEN}")[0] == 303
+    assert "GET / 303" in caplog.text
+    assert TOKEN not in caplog.text
+
+
+def test_many_callers_at_once_cost_no_more_than_one() -> None:
+    made: list[Content] = []
+
+    def make() -> Content:
+        made.append(Content("text/plain", b"%d" % len(made)))
+        return made[-1]
+
+    lately = Lately(make)
+    assert {lately().body for _ in range(1_000)} <= {b"0", b"1"}
+    assert len(made) <= 2
 
 
 def test_a_job_has_its_page_while_it_runs_and_shows_no_secret_on_it(tmp_path: Path) -> None:

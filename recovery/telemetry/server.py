@@ -130,7 +130,7 @@ def _guarded(endpoint: Endpoint, routes: Mapping[str, Route]) -> WSGIApplication
     def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         path = str(environ.get("PATH_INFO"))
         if endpoint.token and path == "/" and _has_token_in_query(endpoint, environ):
-            cookie = f"{_COOKIE}={endpoint.token}; HttpOnly; SameSite=Strict; Path=/"
+            cookie = f"{_cookie_name(environ)}={_digest(endpoint)}; HttpOnly; SameSite=Strict; Path=/"
             start("303 See Other", [("Location", "/"), ("Set-Cookie", cookie), ("Content-Length", "0"), *_STRICT])
             return []
         if not _may(endpoint, environ):
@@ -164,16 +164,28 @@ def _may(endpoint: Endpoint, environ: WSGIEnvironment) -> bool:
     """True if a caller has the token; where none is needed, if it knows whom it calls."""
     if endpoint.token:
         kind, _, given = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
-        return (kind == "Bearer" and _is_token(endpoint, given)) or _is_token(endpoint, _cookie(environ))
+        if kind == "Bearer":
+            return _is_token(endpoint, given)
+        return hmac.compare_digest(_cookie(environ).encode("utf-8", "replace"), _digest(endpoint).encode())
     with suppress(ValueError):
         host = urlsplit(f"//{environ.get('HTTP_HOST', '')}").hostname
         return host is not None and (host == endpoint.host or _is_loopback(host))
     return False
 
 
+def _cookie_name(environ: WSGIEnvironment) -> str:
+    """Return a name for this port: browsers give the cookies of a host to all its ports."""
+    return f"{_COOKIE}-{environ.get('SERVER_PORT', '')}"
+
+
+def _digest(endpoint: Endpoint) -> str:
+    """Return what a browser keeps in the place of the token, which other services of the host may see."""
+    return hmac.new(endpoint.token.encode(), b"epochcut page", "sha256").hexdigest()
+
+
 def _cookie(environ: WSGIEnvironment) -> str:
     try:
-        found = SimpleCookie(str(environ.get("HTTP_COOKIE", ""))).get(_COOKIE)
+        found = SimpleCookie(str(environ.get("HTTP_COOKIE", ""))).get(_cookie_name(environ))
     except CookieError:
         return ""
     return "" if found is None else found.value
@@ -201,8 +213,10 @@ class _Handler(WSGIRequestHandler):
     timeout = _SILENT
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Log a call, where somebody wants to know."""
-        _LOG.debug("%s: " + format, self.address_string(), *arguments)
+        """Log a call, where somebody wants to know, without what may be a token."""
+        del format
+        path, status = self.path.partition("?")[0], arguments[1] if len(arguments) > 1 else ""
+        _LOG.debug("%s: %s %s %s", self.address_string(), self.command, path, status)
 
     def address_string(self) -> str:
         """Return the caller's address as it is: its name would be asked for."""

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from importlib.resources import files
 from typing import Final
 
@@ -25,6 +26,8 @@ from recovery.telemetry.page_data import Failure, Fixed, Note, page_data
 from recovery.telemetry.server import Content, Route
 
 _NOTES: Final = 200
+_LATELY: Final = 0.5
+"""Seconds for which an answer holds: many callers at once cost the job no more than one."""
 _QUIET: Final = (log.EpochTriggered, log.EpochCompleted, log.EpochCommitted, log.EpochsRemoved, log.PartitionRestored)
 """Events that the page has elsewhere, or that nobody would read one by one."""
 
@@ -56,17 +59,36 @@ class Watch:
     @property
     def routes(self) -> Mapping[str, Route]:
         """Return what there is to see, by its path."""
-        return {"/metrics": self._metrics, "/": _page, "/page.js": _script, "/data.json": self._data}
+        return {"/metrics": Lately(self._metrics), "/": _page, "/page.js": _script, "/data.json": Lately(self._data)}
 
     def _metrics(self) -> Content:
-        with self._lock:
-            return Content(CONTENT_TYPE, text_of(families(self._status(), self._counts, time.time())))
+        with self._lock:  # for which the driver's thread may wait
+            counts = deepcopy(self._counts)
+        return Content(CONTENT_TYPE, text_of(families(self._status(), counts, time.time())))
 
     def _data(self) -> Content:
         with self._lock:
             notes, abandoned, failures = tuple(self._notes), tuple(self._abandoned), tuple(self._failures)
         data = page_data(self._fixed, self._status(), notes, abandoned, failures, time.time())
         return Content("application/json", json.dumps(data, separators=(",", ":"), allow_nan=False).encode())
+
+
+class Lately:
+    """An answer that is put together at most once in half a second, by one caller for all that ask meanwhile."""
+
+    def __init__(self, make: Route) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._made_at = float("-inf")
+        self._content: Content | None = None
+
+    def __call__(self) -> Content:
+        """Return the answer as it was half a second ago at most."""
+        with self._lock:
+            if self._content is None or time.monotonic() - self._made_at >= _LATELY:
+                self._content = self._make()
+                self._made_at = time.monotonic()
+            return self._content
 
 
 def _page() -> Content:

@@ -69,16 +69,21 @@ class StageWork:
     def more(self, before: StageFigures | None, now: StageFigures, ran_ms: float) -> StageWork:
         """Add what was done between two figures of one attempt, in `ran_ms`; `before` is None for its first ones."""
         known = before or _NOTHING_DONE
-        busy, blocked = now.busy_ms - known.busy_ms, now.blocked_ms - known.blocked_ms
+        busy, blocked = _grown(known.busy_ms, now.busy_ms), _grown(known.blocked_ms, now.blocked_ms)
         return StageWork(
-            self.rows_in + now.rows_in - known.rows_in,
-            self.rows_out + now.rows_out - known.rows_out,
-            self.late_rows + now.late_rows - known.late_rows,
-            self.bad_rows + now.bad_rows - known.bad_rows,
+            self.rows_in + int(_grown(known.rows_in, now.rows_in)),
+            self.rows_out + int(_grown(known.rows_out, now.rows_out)),
+            self.late_rows + int(_grown(known.late_rows, now.late_rows)),
+            self.bad_rows + int(_grown(known.bad_rows, now.bad_rows)),
             self.busy_ms + busy,
             self.blocked_ms + blocked,
             self.idle_ms + max(0.0, ran_ms - busy - blocked),
         )
+
+
+def _grown(before: float, now: float) -> float:
+    """Return by how much a figure has grown; nothing if another member tells it now, which may be behind."""
+    return max(0.0, now - before)
 
 
 _NOTHING_DONE: Final = StageFigures(0, 0, None, 0, 0, 0.0)
