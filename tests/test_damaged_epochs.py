@@ -149,10 +149,10 @@ def test_a_job_that_runs_goes_back_when_a_process_that_comes_back_finds_a_file_d
     job = unseen_job(tmp_path)
     launcher = recovery.LocalProcesses()
     scheme = recovery.Passive(restarts=recovery.FixedDelay(9, "1s"))
+    unseen, savepoint = Path(job.uri) / _new_files(job)[0], job.savepoint
     run = job.start(of=Hushed, launcher=launcher, scheme=scheme)
     until(run, lambda: run.status().state is recovery.RunState.RUNNING)
-    savepoint = job.savepoint
-    damage(job, flip)
+    flip(unseen)
     os.kill(launcher.pids[0], signal.SIGKILL)
     shutil.rmtree(job.folder / "local")
     goes_on(job, run)

@@ -28,7 +28,7 @@ from tests.bench.running_job import EVERY_SECOND, running, session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WORKLOAD: Final = "schemes/pausing"
+WORKLOAD: Final = "pausing"
 _OFTEN: Final = "100ms"
 """The interval of micro-batches whose latency is compared with Spark's, which begins one batch after the other."""
 _EPOCHS: Final = 5

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from snapshot.connectors.pravega.address import Access, Host
+from statebackend.errors import JobError
 
 if TYPE_CHECKING:
     from h2.connection import H2Connection
@@ -47,7 +48,7 @@ class Status(IntEnum):
     UNAUTHENTICATED = 16
 
 
-class CallFailed(Exception):
+class CallFailed(JobError):
     """A call that was answered with an error, or not at all (`UNAVAILABLE`); the message says which host said what."""
 
     def __init__(self, status: Status, reason: str) -> None:

@@ -17,6 +17,7 @@ from secrets import token_bytes
 from typing import Final
 
 from snapshot.connectors.pravega.address import Access, Host
+from statebackend.errors import JobError
 
 LARGEST_EVENT: Final = 8 << 20
 """Bytes of the largest event."""
@@ -58,7 +59,7 @@ class _Type(IntEnum):
     KEEP_ALIVE = 100
 
 
-class StoreFailed(Exception):
+class StoreFailed(JobError):
     """A segment store that did not do what it was asked for; the message says which, and what it said."""
 
     def __init__(self, reason: str, refused: bool = False) -> None:

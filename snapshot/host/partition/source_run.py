@@ -80,10 +80,7 @@ class ReadAhead:
         while not self._closed.is_set():
             reading = reader.read(self._most)
             if isinstance(reading, Later):
-                self._note(reading.why)
-                if not self.is_caught_up:
-                    self.is_caught_up = True
-                    self._wake()
+                self._wait_for(reading.why)
                 self._closed.wait(min(max(reading.at - means.wall(), 0.001), 1.0))
                 continue
             self._why = ""
@@ -92,9 +89,10 @@ class ReadAhead:
             if isinstance(reading, Exhausted):
                 return
 
-    def _note(self, why: str) -> None:
-        if why != self._why:
-            self._why = why
+    def _wait_for(self, why: str) -> None:
+        known = self.is_caught_up and why == self._why
+        self._why, self.is_caught_up = why, True
+        if not known:
             self._wake()
 
     def _hand_over(self, reading: Reading | BaseException) -> None:
