@@ -25,8 +25,8 @@ from snapshot.host.partition.stage_source import Pacing
 from snapshot.host.protocol.options import HostOptions
 from snapshot.ids import ChannelId, Copy, Member, Replica
 from snapshot.program.plan import Stage
-from snapshot.replication.agreement import Append, View
-from snapshot.replication.decisions import SourceEnd, SourceRound
+from snapshot.replication.agreement import Append, Message, View
+from snapshot.replication.decisions import Decision, SourceEnd, SourceRound
 from statebackend.errors import JobError
 from statebackend.ids import NO_EPOCH, Attempt, Epoch, Partition, Uid
 from tests.stages_in_rounds import START, TICK, Job, played
@@ -185,24 +185,43 @@ def test_a_member_that_goes_its_own_way_is_found(tmp_path: Path, wrong: Callable
     raise AssertionError("eight runs were right")
 
 
+class Mine:
+    """The source of one of two members; from the other one it hears what a test says."""
+
+    def __init__(self, own: Replica, leads: Replica) -> None:
+        uid, self.peers, self.now = Uid("numbers"), frozenset((Replica(0), Replica(1))), START
+        self.proposed: list[Decision] = []
+        self.agreement = SourceAgreement(own, View(1, self.peers, self.peers, leads))
+        self.agreement.connect(self._sent, lambda _: None, lambda: None)
+        source = replace(due(1, splits=1), now=lambda: self.now)
+        role = SimpleNamespace(positions={}, ends={}, watermark=None)
+        placement: Any = SimpleNamespace(role=role, partition=Partition(0), options=HostOptions())
+        self.source = AgreedSource(
+            Stage(uid, (), {}, source=source), source, placement, Attempt(1), lambda: None, round_clock(TICK, START),
+            tick=TICK, driver_time=lambda: self.now, agreement=self.agreement,
+        )  # fmt: skip
+        self.source.splits.assign(["0"], last=True)
+
+    def _sent(self, _to: Replica, message: Message[Decision]) -> None:
+        if isinstance(message, Append):
+            self.proposed += message.decisions
+
+
 @pytest.mark.parametrize("more", [(), (SourceEnd(Uid("numbers"), 2),)], ids=["goes on", "ends"])
 def test_a_member_that_comes_to_lead_reads_what_was_decided_however_late_it_is(more: tuple[SourceEnd, ...]) -> None:
-    uid, peers, now = Uid("numbers"), frozenset((Replica(0), Replica(1))), START
-    agreement = SourceAgreement(Replica(1), View(1, peers, peers, Replica(0)))
-    source = due(1, splits=1)
-    source = replace(source, now=lambda: now)
-    role = SimpleNamespace(positions={}, ends={}, watermark=None)
-    placement: Any = SimpleNamespace(role=role, partition=Partition(0), options=HostOptions())
-    clock = round_clock(TICK, START)
-    stage = Stage(uid, (), {}, source=source)
-    mine = AgreedSource(
-        stage, source, placement, Attempt(1), lambda: None, clock,
-        tick=TICK, driver_time=lambda: now, agreement=agreement,
-    )  # fmt: skip
-    mine.splits.assign(["0"], last=True)
-    agreement.heard(Replica(0), Append(1, 0, (SourceRound(uid, 1, (("0", 3),), ("0",)), *more)))
-    agreement.viewed(View(2, peers - {Replica(0)}, peers - {Replica(0)}, Replica(1)))
-    assert agreement.leads
-    now += 50 * TICK
-    rows = [batch for _ in range(4) if (batch := mine.read(100)) is not None]
+    mine = Mine(Replica(1), leads=Replica(0))
+    mine.agreement.heard(Replica(0), Append(1, 0, (SourceRound(Uid("numbers"), 1, (("0", 3),), ("0",)), *more)))
+    left = mine.peers - {Replica(0)}
+    mine.agreement.viewed(View(2, left, left, Replica(1)))
+    assert mine.agreement.leads
+    mine.now += 50 * TICK
+    rows = [batch for _ in range(4) if (batch := mine.source.read(100)) is not None]
     assert sum(map(len, rows)) == 3
+
+
+def test_a_member_that_leads_and_is_late_at_each_turn_proposes_rows_all_the_same() -> None:
+    mine = Mine(Replica(0), leads=Replica(0))
+    for _ in range(3):
+        mine.now += 50 * TICK
+        mine.source.read(100)
+    assert any(isinstance(one, SourceRound) and one.ends for one in mine.proposed)

@@ -160,12 +160,14 @@ class AgreedSource(RoundSource):
         if self._number is None:
             now = self._driver_time()
             is_late = now >= self._pacing.next_at + self._tick
-            if not (is_late and self._agreement.leads and self.has_what_was_proposed):
-                batch = self._read_ahead(most)
-                if batch is not None:
-                    return batch.slice(0, 0)
+            proposes_first = is_late and self._agreement.leads and self.has_what_was_proposed
+            if not proposes_first and (batch := self._read_ahead(most)) is not None:
+                return batch.slice(0, 0)
             self._propose_if_due(now, most)
             self._hand_out_next()
+            # What is proposed is decided later, so a source that is late at each turn would never read otherwise.
+            if proposes_first and not self.owes and (batch := self._read_ahead(most)) is not None:
+                return batch.slice(0, 0)
         if not self._batches:
             return None
         self._split, batch = self._batches.popleft()
