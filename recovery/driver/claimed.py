@@ -283,8 +283,11 @@ class ClaimedJob:
 
     def _member_failed(self, worker: str, failure: Failure) -> None:
         """Ask the scheme what it means that a member is gone, or cannot go on."""
-        member, attempt = self.deployment.member_of(worker), self._attempt_of(failure.incarnation)
-        if member is not None and attempt is not None and worker in attempt.deployed and attempt.is_restored:
+        attempt = self._attempt_of(failure.incarnation)
+        member = None if attempt is None else attempt.deployed.get(worker)
+        if attempt is not None and member is None and attempt.has_replicas:
+            return  # the others go on without it already
+        if attempt is not None and member is not None and attempt.takes_epochs:
             self._follow_loss(attempt, member, self._record.scheme.lost(member, failure.cause), failure)
         else:
             self._fail(failure)
@@ -293,10 +296,12 @@ class ClaimedJob:
         """Ask the scheme what it means that a member cannot reach another one."""
         suspected, reason = Member(said.partition, said.of), f"member {by} does not reach it: {said.reason}"
         failure = Failure(attempt.incarnation, Cause.CHANNEL, reason, said.partition)
-        if attempt.is_restored:
-            verdict = self._record.scheme.suspected(by, suspected, said.view)
-            if verdict is not None:
-                self._follow_loss(attempt, suspected, verdict, failure)
+        if not attempt.takes_epochs:
+            self._fail(failure)
+            return
+        verdict = self._record.scheme.suspected(by, suspected, said.view)
+        if verdict is not None:
+            self._follow_loss(attempt, suspected, verdict, failure)
 
     def _follow_loss(self, attempt: AttemptRun, member: Member, verdict: Masked | Broken, failure: Failure) -> None:
         match verdict:

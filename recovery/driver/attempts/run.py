@@ -174,6 +174,11 @@ class AttemptRun:
         """
         return self.is_restored and self._commits_first and len(self._committed) < self._parallelism
 
+    @property
+    def takes_epochs(self) -> bool:
+        """True if the coordinator has begun to take epochs: it hears of a new primary only from then on."""
+        return self.is_restored and not self.waits_for_commits
+
     def started(self) -> None:
         """Deal out splits, and begin to look for more, as all partitions are restored."""
         for uid, dealer in self._dealers.items():

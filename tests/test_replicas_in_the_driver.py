@@ -1,0 +1,102 @@
+"""A driver whose partitions have two members, that only speak: when a loss is masked, and when all roll back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import recovery
+from recovery.events import AnyEvent, PeerRefused, Trouble
+from snapshot.host.protocol.messages import Deploy, EpochIsOver, Failed, FailureKind, Refusal, StandDown, Suspects
+from snapshot.ids import ONLY, Replica
+from statebackend.ids import Attempt, Generation, Incarnation, Partition
+from tests.scripted_workers import PATIENCE, ScriptedCluster, ScriptedWorker
+from tests.test_driver_runs import completed, start
+
+FIRST = Incarnation(Generation(1), Attempt(1))
+HERE, OTHER = Partition(0), Replica(1)
+IN_REPLICAS = recovery.Active(replicas=2)
+
+
+@pytest.fixture
+def cluster() -> Iterator[ScriptedCluster]:
+    cluster = ScriptedCluster(output=False)
+    yield cluster
+    cluster.stop(0)
+
+
+def member(cluster: ScriptedCluster, replica: Replica) -> ScriptedWorker:
+    """Return the process of the first partition's replica."""
+
+    def found() -> ScriptedWorker | None:
+        for worker in cluster.workers:
+            role = worker.deploy
+            if worker.there and role is not None and role.partition == HERE and role.member.replica == replica:
+                return worker
+        return None
+
+    return cluster.wait_for(found)
+
+
+def await_event(run: recovery.Run, kind: type[AnyEvent]) -> None:
+    told = threading.Event()
+
+    def heard(event: AnyEvent) -> None:
+        if isinstance(event, kind):
+            told.set()
+
+    run.listen(heard)
+    for event in run.events:
+        heard(event)
+    assert told.wait(PATIENCE)
+
+
+def await_attempt(cluster: ScriptedCluster, attempt: int) -> None:
+    cluster.await_heard(Deploy, where=lambda role: role.incarnation.attempt == attempt)
+
+
+OF_OTHER = Suspects(FIRST, HERE, 1, by=ONLY, of=OTHER, reason="the connection broke")
+
+
+def test_what_a_dropped_member_says_of_its_own_failure_breaks_nothing(tmp_path: Path, cluster: ScriptedCluster) -> None:
+    run = start(tmp_path, cluster, scheme=IN_REPLICAS, parallelism=1)
+    completed(cluster)
+    dropped = member(cluster, OTHER)
+    member(cluster, ONLY).say(OF_OTHER)
+    cluster.wait_for(lambda: any(isinstance(said, StandDown) for said in dropped.received) or None)
+    dropped.say(Failed(FIRST, HERE, FailureKind.CHANNEL, "a channel broke"))
+    dropped.say(Refusal("a stranger", "this word is behind that of the failure"))
+    await_event(run, PeerRefused)
+    newest = max(said.epoch.number for said in cluster.heard(EpochIsOver))
+    cluster.await_heard(EpochIsOver, where=lambda said: said.complete and said.epoch.number > newest + 2)
+    assert {role.incarnation for role in cluster.heard(Deploy)} == {FIRST}
+    run.cancel()
+
+
+def test_a_member_that_cannot_reach_another_one_while_all_are_restored_breaks_the_attempt(
+    tmp_path: Path, cluster: ScriptedCluster
+) -> None:
+    cluster.habits.restore = False
+    run = start(tmp_path, cluster, scheme=IN_REPLICAS, parallelism=1)
+    await_attempt(cluster, 1)
+    cluster.habits.restore = True
+    member(cluster, ONLY).say(OF_OTHER)
+    await_attempt(cluster, 2)
+    completed(cluster)
+    run.cancel()
+
+
+def test_the_loss_of_a_primary_while_output_of_other_partitions_is_committed_rolls_back(tmp_path: Path) -> None:
+    first = ScriptedCluster(commit=False)
+    run = start(tmp_path, first)
+    completed(first)
+    run.cancel()
+    second = ScriptedCluster(commit=False)
+    run = start(tmp_path, second, scheme=IN_REPLICAS, parallelism=3)
+    await_event(run, Trouble)
+    member(second, ONLY).die()
+    await_attempt(second, 2)
+    run.cancel()
