@@ -115,8 +115,11 @@ class Slot:
     def commit(self, piece: Piece, batches: Iterable[pa.RecordBatch], lease: float) -> None:
         """Write the records to a transaction, record the intent to commit it, commit it, and record that.
 
-        `TargetError` FENCED if another committer has added to the log since it was read.
+        `TargetError` FENCED if another committer has added to the log since it was read, or if the log, which may have
+        been read anew since it was asked, says by now that the piece is committed.
         """
+        if self.knows(piece) is not Known.MISSING:
+            raise TargetError(TargetAnswer.FENCED, f"another process has added to the log {self.log!r}")
         with told_apart(f"a transaction on stream {self._stream!r} was not committed"):
             transaction = self._written(batches, lease)
             intent = Intent(piece, transaction)
