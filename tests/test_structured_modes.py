@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from snapshot.connectors.pravega.sink import ToPravega
 from snapshot.program.sink import SinkError
 from snapshot.structured.batch_log import identity_of, target_of
 from snapshot.structured.formats import FORMATS, HTTP, Files, Kafka, SQLite, _Format
@@ -124,6 +125,9 @@ def test_two_writes_may_not_share_a_staging_folder() -> None:
     assert identity_of(store, places[0]) == identity_of(store, places[0])
     with pytest.raises(SinkError, match=r"batches written to sqlite, path /out, table one, .* a folder of its own"):
         identity_of(store, places[1])
+    given = [ToPravega("tcp://a:1", "s", "t"), ToPravega("tcp://b:1", "s", "t"), ToPravega("tcp://a:1", "o", "t"),
+             ToPravega("tcp://a:1", "s", "o")]  # fmt: skip
+    assert len({target_of("pravega", sink) for sink in given}) == len(given)
 
 
 def test_a_secret_is_not_in_what_is_written_of_a_target() -> None:

@@ -108,7 +108,7 @@ def _decoded(data: bytes, path: str) -> Decision:
 
 
 _PATH: Final = "writes.json"
-_PLACES: Final = ("path", "uri", "url", "table", "topic")
+_PLACES: Final = ("path", "uri", "url", "table", "topic", "controller", "scope", "stream")
 """Fields of sinks that say where rows go, and hold no secret."""
 _IDENTITY: Final = re.compile(r"[0-9a-f]{32}")
 
