@@ -20,11 +20,15 @@ import recovery
 from recovery import Active, EpochCompleted, EpochTriggered, MicroBatches, Passive, Synchronous
 from recovery.schemes.scheme import Scheme
 from snapshot import EOF, Collection, Generate, Program, Stream, ToDriver, fail_points
+from snapshot.connectors.staging.batched_rows import open_keeping
+from snapshot.connectors.staging.direct_rows import DirectRows
 from snapshot.epochs.coordinator_options import ContradictingOptions
+from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.host.faults.crash_points import VARIABLE
 from snapshot.host.protocol.wiring import InBatches
 from snapshot.operators.rows import Rows
-from snapshot.program.sink import Sealed, SinkContext, SinkError, SinkWriter
+from snapshot.program.sink import CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter, UnwritableRow
+from snapshot.testing.sinks import SinkBench, SinkTrial, some, write
 from statebackend.durations import NotADuration
 from statebackend.ids import Uid
 from tests.fault_report import Kind
@@ -190,6 +194,39 @@ def test_rows_of_a_plain_sink_leave_when_their_batch_is_complete_and_not_before(
     assert rows[0][0] >= completed[0] - 0.005, "the driver notes that an epoch is complete before sinks hear of it"
     gaps = [later - earlier for (earlier, _), (later, _) in pairwise(rows)]
     assert sum(gap > 0.05 for gap in gaps) >= 2, "rows leave batch by batch, not as they come"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusing(ToDriver):
+    """Keeps rows for a sink whose thread finds out which of them it cannot take."""
+
+    def open(self, context: SinkContext) -> SinkWriter:
+        return open_keeping(Picky(at_commit=False), context, [])
+
+
+@dataclass(frozen=True, slots=True)
+class Picky(ToDriver):
+    def open(self, context: SinkContext) -> SinkWriter:
+        def put(rows: pa.Table) -> None:
+            if "never" in rows.column("row").to_pylist():
+                raise UnwritableRow("it cannot be written")
+            for batch in rows.to_batches():
+                context.deliver(None, batch)
+
+        return DirectRows(context.uid, put, lambda *_: CommitAnswer(CommitOutcome.FAILED, "not ours"), lambda: None)
+
+
+def test_a_row_that_can_never_be_written_is_refused_once_and_holds_no_other_batch_up() -> None:
+    bench = SinkBench(SinkTrial(Refusing(), lambda environment: environment.delivered))
+    writer, given = bench.writer(), []
+    for rows in (["never"], ["fine"]):
+        writer.begin(transaction := bench.name())
+        write(writer, rows)
+        given.append((transaction, some(writer.seal().prepare(), transaction)))
+    assert writer.commit(*given[0]) == CommitAnswer(CommitOutcome.FAILED, "it cannot be written")
+    assert writer.commit(*given[1]) == CommitAnswer(CommitOutcome.COMMITTED)
+    writer.close()
+    assert bench.environment.delivered == ["fine"]
 
 
 @pytest.mark.parametrize("then", [Passive(), Synchronous(), MicroBatches(), Active()])

@@ -78,7 +78,10 @@ class BatchedRows:
         except BaseException:
             writer.close()
             raise
-        self._writer = writer
+        if answer.outcome is CommitOutcome.COMMITTED:
+            self._writer = writer
+        else:
+            writer.close()  # it may still have rows of this batch
         return answer
 
     def close(self) -> None:
@@ -122,11 +125,12 @@ def _written(
         return rows
     writer.begin(transaction)
     try:
-        for batch in staged_batches(payload, context.staging):
-            writer.write(Rows(batch))
-    except UNREADABLE as error:
-        return unreadable(error)
+        try:
+            for batch in staged_batches(payload, context.staging):
+                writer.write(Rows(batch))
+        except UNREADABLE as error:
+            return unreadable(error)
+        prepared = writer.seal().prepare()  # a writer with a thread says of its rows only now what is wrong with them
     except UnwritableRow as error:
         return CommitAnswer(CommitOutcome.FAILED, str(error))
-    prepared = writer.seal().prepare()
     return CommitAnswer(CommitOutcome.COMMITTED) if prepared is None else writer.commit(transaction, prepared)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from snapshot.ids import TransactionId
 from snapshot.operators.rows import Rows
-from snapshot.program.sink import CommitAnswer, Sealed, SinkError
+from snapshot.program.sink import CommitAnswer, Sealed, SinkError, UnwritableRow
 from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Uid
 from statebackend.thread_pool import Task, ThreadPool
@@ -89,6 +89,8 @@ class DirectRows:
 
     def _check(self) -> None:
         error = self._writing.error() if self._writing is not None else None
+        if isinstance(error, UnwritableRow):
+            raise error
         if error is not None and self._given - self._put_down >= WAITING:
             raise SinkError(f"sink {self._uid}: its rows could not be written: {error}") from error
 
