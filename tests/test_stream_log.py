@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,9 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType
 
 from snapshot.program.plan import EventTime
+from snapshot.program.sink import SinkError
 from snapshot.program.source import Exhausted, Later, SplitContext, WrongPosition
 from snapshot.structured import stream_log
 from snapshot.structured.spark_source import LogReader, NotStreaming, SparkSource
+from snapshot.structured.stream_format import Stream, _Message, _StreamWriter
 from snapshot.structured.stream_log import DamagedLog, LoggedBatch, Part, StreamLog, WrongLog, open_log, plain
 from snapshot.testing.sources import CHECKS, read_through
 from snapshot.tree.frozen_json import JsonLike
@@ -216,6 +219,33 @@ def test_a_checkpoint_that_was_put_back_to_before_all_batches_is_noticed() -> No
     assert log.forget_before(2) == 2
     with pytest.raises(WrongLog, match="its newest batch is 2, and the query commits batch 0"):
         added(log, 0)
+
+
+def a_writer(**options: str) -> _StreamWriter:
+    return Stream({"path": f"memory://stream-log-{next(_names)}", **options}).streamWriter(COLUMNS, False)
+
+
+def test_a_query_whose_checkpoint_cannot_be_watched_is_refused_unless_it_accepts_that(tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match=r"needs the option 'checkpointLocation', .* With the option unchecked=true"):
+        a_writer()
+    checkpoint = str(tmp_path / "checkpoint")
+    writer = a_writer(checkpointLocation=checkpoint)
+    with pytest.raises(
+        SinkError, match=rf"what batch 0 covers, {checkpoint}/offsets/0: .* With the option unchecked=true"
+    ):
+        writer.commit([_Message("q", ())], 0)
+    assert writer._log().batches() == range(0)
+    for unwatched in (
+        a_writer(unchecked="true"),
+        a_writer(unchecked="true", checkpointLocation="x"),
+    ):
+        unwatched.commit([_Message("q", ())], 0)
+        assert unwatched._log().batches() == range(1)
+    (tmp_path / "checkpoint" / "offsets").mkdir(parents=True)
+    for noted, fault in (("one", False), ("one", False), ("other", True)):
+        (tmp_path / "checkpoint" / "offsets" / "0").write_text(noted)
+        with pytest.raises(WrongLog, match="its batch 0 covers other input") if fault else nullcontext():
+            writer.commit([_Message("q", ())], 0)
 
 
 def test_old_batches_go_but_for_the_newest_one_and_a_reader_that_needs_them_says_so() -> None:

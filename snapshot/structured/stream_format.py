@@ -39,6 +39,7 @@ class _Target:
 
     path: str
     keep: Duration = "7d"
+    unchecked: bool = False
 
 
 @dataclass(slots=True)
@@ -74,7 +75,8 @@ class _StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         query = written[0].query if written else ""
         parts = tuple(part for message in written for part in message.parts)
         now, log = int(time.time() * 1000), self._log()
-        log.add(batch, LoggedBatch(query, _covered(self._checkpoint, batch), now, parts), self._schema)
+        covers = "" if self._target.unchecked else _covered(self._checkpoint, batch)
+        log.add(batch, LoggedBatch(query, covers, now, parts), self._schema)
         if batch % _FORGET_EVERY == 0:
             log.forget_before(now - milliseconds(self._target.keep))
 
@@ -104,21 +106,32 @@ class Stream(DataSource):  # type: ignore[misc]
                 "takes each row once; use outputMode('append'), and aggregate in the program"
             )
         given = options_of(NAME, _Target, self.options)
-        target = _Target(everywhere(given.path), given.keep)
+        target = _Target(everywhere(given.path), given.keep, given.unchecked)
         if faults := password_faults(target.path):
             raise SinkError(f"{NAME}: {'; '.join(faults)}")
         milliseconds(target.keep, "keep")
+        checkpoint = str(self.options.get("checkpointLocation", ""))
+        if not (checkpoint or target.unchecked):
+            raise SinkError(
+                f"{NAME} needs the option 'checkpointLocation', also where Spark's settings name one for all queries: "
+                f"it reads there what each batch covers, and notices a checkpoint that was wound back. {_ACCEPT}"
+            )
         columns = plain(to_arrow_schema(schema, timezone="UTC"))
         open_log(target.path).check_schema(columns)
-        return _StreamWriter(target, self.options.get("checkpointLocation", ""), columns)
+        return _StreamWriter(target, checkpoint, columns)
+
+
+_ACCEPT: Final = "With the option unchecked=true that is not noticed, and rows may come twice or never"
 
 
 def _covered(checkpoint: str, batch: int) -> str:
-    """Return a digest of Spark's note of the input that the batch covers; empty if it cannot be read from here."""
-    if not checkpoint:
-        return ""
+    """Return a digest of Spark's note of the input that the batch covers; raise `SinkError` if it cannot be read."""
+    place = f"{checkpoint}/offsets/{batch}"
     try:
-        with fsspec.open(f"{checkpoint}/offsets/{batch}", "rb") as note:
+        with fsspec.open(place, "rb") as note:
             return sha256(note.read()).hexdigest()
-    except (OSError, ValueError, ImportError):
-        return ""
+    except (OSError, ValueError, ImportError) as error:
+        raise SinkError(
+            f"{NAME}: Python cannot read in the driver what batch {batch} covers, {place}: {error}. Give "
+            f"checkpointLocation as an address with its scheme, and install what fsspec needs for it. {_ACCEPT}"
+        ) from error

@@ -54,7 +54,7 @@ class LoggedBatch:
     """The parts of a batch that count, in the order of Spark's partitions.
 
     `query` is empty for a batch without tasks. `covers` tells apart what the batch was made of, by Spark's own note of
-    it; it is empty where that could not be read. `at` is the time of its commit, in milliseconds.
+    it; it is empty if the query is `unchecked`. `at` is the time of its commit, in milliseconds.
     """
 
     query: str
