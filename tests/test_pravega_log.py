@@ -153,3 +153,12 @@ def test_an_address_names_controllers_and_whether_they_are_trusted() -> None:
     for wrong in ("one:9090", "http://one:9090", "tcp://one", "tcp://", "tcp://one:9090/scope"):
         with pytest.raises(ValueError, match="is no address of a controller, such as tcp://host:9090"):
             access_to(wrong, {})
+
+
+@pytest.mark.parametrize(
+    "address", ["tcp://u:hush@one:9090", "tls://one:1,u:hush@two:2", "u:hush@one", "tcp://hush@one:1"]
+)
+def test_a_password_in_an_address_is_refused_and_not_repeated(address: str) -> None:
+    with pytest.raises(ValueError, match=r"an address with a user is no address .* password are options") as told:
+        access_to(address, {})
+    assert "hush" not in str(told.value)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-_ADDRESS: Final = re.compile(r"(tcp|tls)://([^/,\s]+:\d+(?:,[^/,\s]+:\d+)*)/?")
+_ADDRESS: Final = re.compile(r"(tcp|tls)://([^/,\s@]+:\d+(?:,[^/,\s@]+:\d+)*)/?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,10 @@ def access_to(address: str, options: Mapping[str, str]) -> Access:
     """Return how to reach the controllers of an address; `ValueError`, with what to write instead, if it is none."""
     found = _ADDRESS.fullmatch(address)
     if found is None:
+        shown = "an address with a user" if "@" in address else repr(address)  # and maybe a password
         raise ValueError(
-            f"{address!r} is no address of a controller, such as tcp://host:9090 or tls://one:9090,two:9090"
+            f"{shown} is no address of a controller, such as tcp://host:9090 or tls://one:9090,two:9090; user and "
+            "password are options"
         )
     hosts = [host.rpartition(":") for host in found[2].split(",")]
     return Access(
