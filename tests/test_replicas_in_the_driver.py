@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 import recovery
 from recovery.events import AnyEvent, PeerRefused, Trouble
-from snapshot.host.protocol.messages import Deploy, EpochIsOver, Failed, FailureKind, Refusal, StandDown, Suspects
+from snapshot import Stream, ToDriver
+from snapshot.host.protocol.messages import (
+    AssignSplits,
+    Deploy,
+    EpochIsOver,
+    Failed,
+    FailureKind,
+    Refusal,
+    StandDown,
+    Suspects,
+    WantsSplit,
+)
 from snapshot.ids import ONLY, Replica
 from statebackend.ids import Attempt, Generation, Incarnation, Partition
-from tests.scripted_workers import PATIENCE, ScriptedCluster, ScriptedWorker
-from tests.test_driver_runs import completed, start
+from tests.program_parts import Nothing
+from tests.scripted_workers import OUT, PATIENCE, SOURCE, ScriptedCluster, ScriptedWorker
+from tests.test_driver_runs import NUMBERS, completed, start
 
 FIRST = Incarnation(Generation(1), Attempt(1))
 HERE, OTHER = Partition(0), Replica(1)
 IN_REPLICAS = recovery.Active(replicas=2)
+
+
+class ThreeSplits(Nothing):
+    """A source of no rows that has splits."""
+
+    def discover(self, parallelism: int) -> Sequence[str]:
+        return ["a", "b", "c"]
 
 
 @pytest.fixture
@@ -99,4 +118,23 @@ def test_the_loss_of_a_primary_while_output_of_other_partitions_is_committed_rol
     await_event(run, Trouble)
     member(second, ONLY).die()
     await_attempt(second, 2)
+    run.cancel()
+
+
+def test_members_that_read_at_different_speeds_are_given_splits_until_there_are_no_more(
+    tmp_path: Path, cluster: ScriptedCluster
+) -> None:
+    program = Stream.read(ThreeSplits(NUMBERS, on_demand=True), uid=SOURCE).write(ToDriver(), uid=OUT)
+    run = start(tmp_path, cluster, program, scheme=IN_REPLICAS, parallelism=1)
+    completed(cluster)
+    quick, slow = member(cluster, ONLY), member(cluster, OTHER)
+    quick.say(WantsSplit(FIRST, HERE, SOURCE, heard=0))
+    cluster.await_heard(AssignSplits, 2)
+    slow.say(WantsSplit(FIRST, HERE, SOURCE, heard=0))
+    quick.say(WantsSplit(FIRST, HERE, SOURCE, heard=1))
+    cluster.await_heard(AssignSplits, 4)
+    slow.say(WantsSplit(FIRST, HERE, SOURCE, heard=2))
+    cluster.await_heard(AssignSplits, 6)
+    for worker in (quick, slow):
+        assert [said.splits for said in worker.received if isinstance(said, AssignSplits)] == [("a",), ("b",), ("c",)]
     run.cancel()

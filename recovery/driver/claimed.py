@@ -203,8 +203,8 @@ class ClaimedJob:
                 self._note(worker_events.restored(message))
                 if attempt.restored(member):
                     self._all_restored(attempt)
-            case WantsSplit(uid=uid):
-                attempt.wanted(member, uid)
+            case WantsSplit(partition=partition, uid=uid, heard=heard):
+                attempt.wanted(partition, uid, heard)
             case AllEnded():
                 attempt.ended(member)
                 self._end_if_all_have(attempt)

@@ -63,8 +63,7 @@ class AttemptRun:
         self._committed: set[Partition] = set()
         self._commits_first = False
         self._ended: set[Member] = set()
-        self._wants: Counter[tuple[Uid, Member]] = Counter()
-        self._dealt: Counter[tuple[Uid, Partition]] = Counter()
+        self._sent: Counter[tuple[Uid, Partition]] = Counter()  # words of splits, which all members hear
         self.began_from = roll_back.epoch
         self._chosen = chosen
         self._worker_of = {member: hello.worker for member, hello in chosen.items()}
@@ -187,12 +186,13 @@ class AttemptRun:
             if source.discover_every is not None and not self._settings.options.available_now:
                 self._look(uid, source, source.discover_every)
 
-    def wanted(self, member: Member, uid: Uid) -> None:
-        """Deal out splits to a partition that has nothing more to read of a source, as its first member says."""
-        self._wants[uid, member] += 1
-        if self._wants[uid, member] > self._dealt[uid, member.partition]:
-            self._dealt[uid, member.partition] += 1
-            self._assign(uid, self._dealers[uid].wanted(member.partition))
+    def wanted(self, partition: Partition, uid: Uid, heard: int) -> None:
+        """Deal out splits to a partition that has nothing more to read of a source, as a member says.
+
+        Not if it has not heard all that was sent, as another member was quicker: it asks again when it has read that.
+        """
+        if heard == self._sent[uid, partition]:
+            self._assign(uid, self._dealers[uid].wanted(partition))
 
     def ended(self, member: Member) -> None:
         """Take note that a member has processed all its input."""
@@ -215,6 +215,7 @@ class AttemptRun:
 
     def _assign(self, uid: Uid, assignments: list[Assignment]) -> None:
         for one in assignments:
+            self._sent[uid, one.partition] += 1
             message = AssignSplits(self.incarnation, uid, one.splits, one.last)
             self.tell_members(one.partition, message)
 

@@ -489,8 +489,8 @@ class PartitionAttempt:
                 self._store(stage, cut.epoch, frames, cut.overtaken)
             case Missed(epoch, why):
                 self._epochs.failed(epoch, stage.uid, why.value)
-            case NeedsSplit():
-                self._say(WantsSplit(self._deploy.incarnation, self._deploy.partition, stage.uid))
+            case NeedsSplit(heard):
+                self._say(WantsSplit(self._deploy.incarnation, self._deploy.partition, stage.uid, heard))
             case StageEnded():
                 self._stage_ended()
 

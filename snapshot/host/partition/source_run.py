@@ -149,6 +149,8 @@ class SourceRun:
         self._drained = False
         self._asked = False
         self._asked_at = 0.0
+        self.assigned = 0
+        """How often it was told of splits."""
         self.bad = 0
         """The number of records that were left out because they do not fit."""
         self.why = ""
@@ -168,6 +170,7 @@ class SourceRun:
 
     def assign(self, splits: Iterable[str], *, last: bool) -> None:
         """Read these splits as well, from their beginning."""
+        self.assigned += 1
         self._last = self._last or last
         self._asked = False
         for split in splits:

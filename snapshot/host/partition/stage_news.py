@@ -51,7 +51,9 @@ class Unfinished:
 
 @dataclass(frozen=True, slots=True)
 class NeedsSplit:
-    """The stage's source has nothing more to read."""
+    """The stage's source has nothing more to read, though it was told so often of splits."""
+
+    heard: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,7 +233,7 @@ class StageRun:
                 self.operator.worked(len(batch), began)
                 self.outputs.gave(len(batch), out)
         if source.splits.wants_split():
-            self._report(self, NeedsSplit())
+            self._report(self, NeedsSplit(source.splits.assigned))
         self._time.announce(source.watermark())
         number = source.closes()
         if number is not None:

@@ -101,11 +101,15 @@ class FirstOutput:
 
 @dataclass(frozen=True, slots=True)
 class WantsSplit:
-    """A source's reader has nothing more to read, and would take another split."""
+    """A source's reader has nothing more to read, and would take another split.
+
+    `heard` is how many `AssignSplits` of the source have come, by which the driver sees whether one is under way.
+    """
 
     incarnation: Incarnation
     partition: Partition
     uid: Uid
+    heard: int
 
 
 @dataclass(frozen=True, slots=True)
