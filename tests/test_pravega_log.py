@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.connectors.pravega.address import Host, access_to
+from snapshot.connectors.pravega import segment_store
+from snapshot.connectors.pravega.address import Access, Host, access_to
 from snapshot.connectors.pravega.commit_log import MOST_WRITERS, CommitLog, Intent, Known, Piece, log_of
 from snapshot.connectors.pravega.controller import Segment
 from snapshot.connectors.pravega.messages import message, parsed
 from snapshot.connectors.pravega.routing import place_of, routed
-from snapshot.connectors.pravega.segment_store import StoreFailed, events_in, framed
+from snapshot.connectors.pravega.segment_store import SegmentConnection, StoreFailed, events_in, framed
 from snapshot.epochs.transaction_events import transaction_id
 from snapshot.ids import JobId
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
@@ -122,6 +128,41 @@ def test_events_come_back_from_a_segment(events: list[bytes]) -> None:
     if data:
         with pytest.raises(StoreFailed):
             events_in(data[:-1])
+
+
+@pytest.mark.parametrize("answers", [[1, 2, 3], [3], [1, 3], [1, 1, 3], [2, 3]])
+def test_an_answer_of_a_store_is_for_all_blocks_up_to_the_event_that_it_names(
+    answers: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with answering(answers, monkeypatch) as connection:
+        connection.append("s/t/0", [b"a", b"b", b"c"])
+
+
+@pytest.mark.parametrize("answers", [[], [1, 2], [1, 1, 1], [0, 2]])
+def test_an_append_whose_last_event_is_not_answered_for_is_not_done(
+    answers: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        answering(answers, monkeypatch) as connection,
+        pytest.raises(StoreFailed, match="it closed the connection"),
+    ):
+        connection.append("s/t/0", [b"a", b"b", b"c"])
+
+
+@contextmanager
+def answering(answers: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> Iterator[SegmentConnection]:
+    """A connection with a block for each event, on which these numbers of events come as answers, and then no more."""
+    ours, theirs = socket.socketpair()
+    hello, set_up = (-127, struct.pack(">ii", 16, 5)), (2, b"")
+    appended = [(7, struct.pack(">16sqqqq", b"", number, 0, 0, 0)) for number in answers]
+    for kind, answer in (hello, set_up, *appended):
+        theirs.sendall(struct.pack(">ii", kind, len(answer)) + answer)
+    theirs.shutdown(socket.SHUT_WR)
+    monkeypatch.setattr(Access, "connect", lambda *_: ours)
+    monkeypatch.setattr(segment_store, "_BLOCK", 1)
+    connection = SegmentConnection(access_to("tcp://host:1", {}), Host("host", 1), "", 10.0)
+    with theirs, closing(connection):
+        yield connection
 
 
 # --- messages and addresses -------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -29,6 +30,8 @@ _UNDER_WAY: Final = 8
 """Blocks that may be sent before the answer to the first of them."""
 _READ: Final = 1 << 20
 _HEADER: Final = struct.Struct(">ii")
+_APPENDED: Final = struct.Struct(">16sq")
+"""The beginning of the answer to blocks: their writer, and the number of its last event that the store has."""
 _LONGEST: Final = 0x00FFFFFF
 """Bytes of the longest answer."""
 
@@ -106,19 +109,22 @@ class SegmentConnection:
     def append(self, segment: str, events: Sequence[bytes]) -> None:
         """Append the events, in order, and return when the store has them all."""
         writer = self._set_up(segment)
-        blocks = _blocks(events)
-        sent = answered = last = 0
-        while answered < len(blocks):
-            if sent < len(blocks) and sent - answered < _UNDER_WAY:
-                block = blocks[sent]
+        blocks = deque(_blocks(events))
+        under_way = deque[int]()  # the numbers of the last events in the blocks that are sent, and not answered
+        last = 0
+        while blocks or under_way:
+            if blocks and len(under_way) < _UNDER_WAY:
+                block = blocks.popleft()
                 last += len(block)
                 self._append_block(writer, block, last)
-                sent += 1
+                under_way.append(last)
                 continue
             kind, answer = self._receive()
             if kind is not _Type.DATA_APPENDED:
                 raise self._failed(segment, kind, answer)
-            answered += 1
+            _, appended = _APPENDED.unpack_from(answer)
+            while under_way and under_way[0] <= appended:  # one answer may be for several blocks
+                under_way.popleft()
 
     def append_at(self, segment: str, event: bytes, offset: int) -> bool:
         """Append one event if the segment ends at this offset; return whether it did."""
