@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -216,7 +217,7 @@ def test_a_checkpoint_that_was_put_back_to_before_all_batches_is_noticed() -> No
     log = a_log()
     for batch in range(3):
         added(log, batch, at=batch)
-    assert log.forget_before(2) == 2
+    assert log.forget_before(2, newest=2) == 2
     with pytest.raises(WrongLog, match="its newest batch is 2, and the query commits batch 0"):
         added(log, 0)
 
@@ -257,14 +258,46 @@ def test_old_batches_go_but_for_the_newest_one_and_a_reader_that_needs_them_says
     half_way = read_through(where, split, until=[1, 1, 0]).batches[-1].position
     reader = where.open(SplitContext("rows", split, half_way, Partition(0), Attempt(1)))
     reader.read(1)
-    assert log.forget_before(3) == 3
+    assert log.forget_before(3, newest=3) == 3
     assert log.batches() == range(3, 4)
     assert {blob.path.split("/")[1] for blob in log._store.list("parts")} == {f"{3:020}"}
     with pytest.raises(WrongPosition, match=r"batch 2 is no longer in the log at .*, which begins with batch 3"):
         [reader.read(1) for _ in range(9)]
     with pytest.raises(WrongPosition, match=r"batch 1 is no longer in the log"):
         read_through(where, split, half_way)
-    assert log.forget_before(99) == 0
+    assert log.forget_before(99, newest=3) == 0
+
+
+@pytest.mark.parametrize("deletions", range(9))
+def test_a_crash_while_old_batches_go_leaves_a_whole_log_and_the_next_look_leaves_nothing_of_them(
+    deletions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = a_log()
+    for batch in range(7, 12):
+        added(log, batch, at=batch)
+    delete, left = log._store.delete, iter(range(deletions))
+
+    def dies(path: str) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        delete(path)
+
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        patch.setattr(log._store, "delete", dies)
+        log.forget_before(10, newest=11)
+    where = source(log)
+    assert read(where, where.discover(2)) == everything(12, first=log.batches().start)
+    log.forget_before(10, newest=11)
+    assert log.batches() == range(10, 12)
+    assert {blob.path.split("/")[1] for blob in log._store.list("parts")} == {f"{10:020}", f"{11:020}"}
+
+
+def test_a_query_looks_for_old_batches_once_in_a_minute_however_few_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = a_writer(unchecked="true", keep="90s")
+    for batch, (second, there) in enumerate([(0, 1), (30, 2), (61, 3), (91, 4), (119, 5), (121, 4), (3600, 1)]):
+        monkeypatch.setattr(time, "time", lambda second=second: second)
+        writer.commit([_Message("q", ())], batch)
+        assert len(writer._log().batches()) == there
 
 
 def test_a_query_with_other_columns_and_a_program_with_other_columns_are_refused() -> None:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NAME: Final = "epochcut.stream"
-_FORGET_EVERY: Final = 256
-"""Batches between two looks for old ones."""
+_FORGET_EVERY: Final = 60_000
+"""Milliseconds of the clock between two looks for old batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,9 @@ class _StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         now, log = int(time.time() * 1000), self._log()
         covers = "" if self._target.unchecked else _covered(self._checkpoint, batch)
         log.add(batch, LoggedBatch(query, covers, now, parts), self._schema)
-        if batch % _FORGET_EVERY == 0:
-            log.forget_before(now - milliseconds(self._target.keep))
+        before = log.batch(batch - 1) if batch else None
+        if before is not None and before.at // _FORGET_EVERY != now // _FORGET_EVERY:
+            log.forget_before(now - milliseconds(self._target.keep), batch)
 
     def abort(self, messages: Sequence[_Message | None], batch: int) -> None:
         """Leave all as it is: parts that no batch names are never read, and go with the batches of their time."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -155,24 +156,27 @@ class StreamLog:
         self._once(_FIRST, {"first": str(number)})
         return there or self._decided(number, batch)
 
-    def forget_before(self, time: int) -> int:
+    def forget_before(self, time: int, newest: int) -> int:
         """Delete the batches that are older, but for the newest one; return how many they were.
 
-        A crash inside leaves parts of batches that are gone; the next call deletes them.
+        A crash inside leaves parts of the batch that went last; the next call deletes them. No folder is listed but
+        those of batches that go, as there may be millions.
         """
-        kept, gone = self.batches(), 0
-        for number in kept[:-1]:
+        there = range(self.first or 0, newest)
+        oldest = there.start + bisect_left(there, True, key=lambda number: self.batch(number) is not None)
+        if oldest > there.start:
+            self._forget_parts(oldest - 1)
+        for number in range(oldest, newest):
             found = self.batch(number)
             if found is not None and found.at >= time:
-                break
+                return number - oldest
             self._store.delete(_path(number))
-            gone += 1
-        oldest = f"{_PARTS}/{kept.start + gone:020}"
-        if gone:
-            for blob in self._store.list(_PARTS):
-                if blob.path < oldest:
-                    self._store.delete(blob.path)
-        return gone
+            self._forget_parts(number)
+        return newest - oldest
+
+    def _forget_parts(self, number: int) -> None:
+        for blob in self._store.list(f"{_PARTS}/{number:020}"):
+            self._store.delete(blob.path)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
