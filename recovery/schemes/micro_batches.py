@@ -22,11 +22,11 @@ from statebackend.ids import Uid
 class MicroBatches(Passive):
     """Run the program batch by batch, as Trident and Spark do, in processes that live as long as the job.
 
-    At a trigger sources read what is there, at most `at_most` rows of each source in each partition, and stop. When all
-    that follows from these rows is done, state is stored and output is prepared, the batch is complete: it is the epoch
-    of that trigger. Then all sinks show its rows, those that are at least once too. The next batch begins at once, but
-    not before `every` has passed since the last one began. A failure rolls back as in `Passive`, and the batch is
-    done again.
+    At a trigger sources read what is there, at most `at_most` rows of each source in each partition, and stop; a
+    source that a thread of its own reads ahead may give up to one reading more. When all that follows from these rows
+    is done, state is stored and output is prepared, the batch is complete: it is the epoch of that trigger. Then all
+    sinks show its rows, those that are at least once too. The next batch begins at once, but not before `every` has
+    passed since the last one began. A failure rolls back as in `Passive`, and the batch is done again.
 
     Sources that are given more than they can read end a batch after `every`, so that each one comes to its end. A batch
     without rows costs as much as an empty epoch, once in `every`; rows of timers that fire meanwhile are shown with it.
