@@ -68,7 +68,8 @@ class Story:
     def wanted(self) -> Counter[object]:
         """The ids of all rows of the source."""
         splits = self.job.drawn.shape.sources["rows"].splits
-        return Counter(item.id for split in splits for item in split if hasattr(item, "id"))
+        ids = (getattr(item, "id", None) for split in splits for item in split)  # a pause has none
+        return Counter(each for each in ids if each is not None)
 
     @property
     def seen(self) -> Counter[object]:
