@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from snapshot.epochs.transaction_events import transaction_id
-from snapshot.ids import JobId, TransactionId
+from snapshot.ids import JobId, Replica, TransactionId, numbered_from
 from snapshot.operators.rows import Rows
 from snapshot.program.sink import CommitAnswer, Sealed, Sink, SinkContext, SinkWriter
 from snapshot.testing.sinks import SinkEnvironment, attempt, settled, some
@@ -38,7 +38,9 @@ class SqlBench:
     def examine(self) -> Sequence[str]:
         return [*self.sink.check(self.schema), *self.sink.examine(self.job, self.uid, self.schema)]
 
-    def open(self, number: int = 1, partition: int = 0) -> SinkWriter:
+    def open(self, number: int = 1, partition: int = 0, took_over: Replica | None = None) -> SinkWriter:
+        """Open the sink in an attempt; `took_over` makes transactions of its own numbers from then on."""
+        self._n = self._n if took_over is None else numbered_from(took_over)
         environment, incarnation, places = self.environment, attempt(number), self.accept_places
         return self.sink.open(
             SinkContext(
@@ -50,6 +52,7 @@ class SqlBench:
                 environment,
                 environment.deliver,
                 places,
+                took_over,
             )
         )
 

@@ -19,7 +19,9 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from snapshot import ToFiles, ToHTTP, ToKafka, ToPostgres, ToPravega, ToRocksDB, ToSQLite
 from snapshot.connectors.sql import sqlite_target
+from snapshot.connectors.sql.sqlite_target import SqliteCommit
 from snapshot.epochs.transaction_events import CommitOutcome
+from snapshot.ids import Replica
 from snapshot.program.sink import Abilities, Sink, SinkError
 from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, DONE, SCHEMA, SinkEnvironment, SinkTrial, settled
@@ -206,6 +208,29 @@ def test_a_token_lives_as_long_as_an_epoch_may_name_its_transaction(bench: SqlBe
     for transaction, payload in backlog:
         assert again.commit(transaction, payload).outcome is CommitOutcome.ALREADY_COMMITTED
     assert content(bench) == {}
+
+
+def test_a_commit_that_hangs_while_another_replica_takes_over_finds_the_token_when_it_goes_on(
+    bench: SqlBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = bench.open()
+    transaction, payload = bench.prepared(late, [change(1, "late")])
+    has_token = SqliteCommit.has_token
+
+    def hangs(commit: SqliteCommit) -> bool:
+        monkeypatch.undo()
+        found = has_token(commit)
+        other = bench.open(took_over=Replica(1))
+        assert settled(other, transaction, payload).outcome is CommitOutcome.COMMITTED
+        for _ in range(5):
+            bench.commit(other, [change(2, "later")])
+        assert tokens(bench) <= 4
+        do(path_of(bench), "DELETE FROM t WHERE k = 1")
+        return found
+
+    monkeypatch.setattr(SqliteCommit, "has_token", hangs)
+    assert settled(late, transaction, payload).outcome is CommitOutcome.ALREADY_COMMITTED
+    assert content(bench) == {2: "later"}
 
 
 def test_an_attempt_that_is_over_commits_nothing_any_more(bench: SqlBench) -> None:

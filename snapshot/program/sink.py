@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 import pyarrow as pa
 
 from snapshot.epochs.transaction_events import CommitOutcome, Committable
-from snapshot.ids import JobId, TransactionId
+from snapshot.ids import JobId, Replica, TransactionId
 from snapshot.operators.rows import Rows
 from snapshot.tree.manifest import CommitPayload, StoredFile
 from statebackend.errors import JobError
@@ -83,6 +83,10 @@ class SinkContext:
     staging: Staging
     deliver: Callable[[TransactionId | None, pa.RecordBatch], None]
     accept_places: frozenset[str] = frozenset()
+    took_over: Replica | None = None
+    """The process's number among the replicas of its partition, if it took the sink over from another of them in this
+    attempt. That one may still be about to commit what it was told to.
+    """
 
 
 class Sealed(Protocol):

@@ -172,7 +172,7 @@ class _Commits:
         self._sink = sink
         self._context = context
         self._sessions = sessions
-        self.lives = TokenLives()
+        self.lives = TokenLives(context)
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Commit a prepared transaction, or write staged rows with their token, or find the token."""
@@ -222,6 +222,6 @@ class _Commits:
         else:
             answer = commit_prepared(connection, dsn, tokens, found)
         if answer.outcome in _DONE:
-            self.lives.committed(found.token.text)
+            self.lives.committed(found.token)
             self.lives.forgotten(found.settled)
         return answer

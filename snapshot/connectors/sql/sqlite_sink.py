@@ -167,7 +167,7 @@ class _Commits:
     def __init__(self, sink: ToSQLite, context: SinkContext) -> None:
         self._sink = sink
         self._context = context
-        self.lives = TokenLives()
+        self.lives = TokenLives(context)
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Write rows and token, or find the token, in the file that the rows are for."""
@@ -193,7 +193,7 @@ class _Commits:
             outcome = CommitOutcome.FAILED if refused.answer is TargetAnswer.REFUSED else CommitOutcome.RETRY_LATER
             return CommitAnswer(outcome, str(refused))
         if answer.outcome in (CommitOutcome.COMMITTED, CommitOutcome.ALREADY_COMMITTED):
-            self.lives.committed(staged.token.text)
+            self.lives.committed(staged.token)
             self.lives.forgotten(staged.settled)
         return answer
 

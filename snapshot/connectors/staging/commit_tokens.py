@@ -21,8 +21,8 @@ from typing import Protocol
 
 from snapshot.epochs.token_commit import Outcome, TargetAnswer, TokenCommit, TokenStep
 from snapshot.epochs.transaction_events import parse_transaction_id, transaction_id
-from snapshot.ids import JobId, TransactionId
-from snapshot.program.sink import CommitAnswer
+from snapshot.ids import JobId, TransactionId, replica_of
+from snapshot.program.sink import CommitAnswer, SinkContext
 from statebackend import means
 from statebackend.errors import JobError
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
@@ -74,9 +74,14 @@ def to_forget(tokens: Iterable[Token], older_than: Incarnation, named: Collectio
 
 
 class TokenLives:
-    """The tokens of one sink in one partition that need not live any more. The loop and one thread may share it."""
+    """The tokens of one sink in one partition that need not live any more. The loop and one thread may share it.
 
-    def __init__(self) -> None:
+    If the sink was taken over from another process within the attempt, no fence stops that one: a token alone tells it
+    that a transaction is committed. So only tokens of transactions that were begun here may go; `to_forget` has others.
+    """
+
+    def __init__(self, context: SinkContext) -> None:
+        self._context = context
         self._lock = means.Lock()
         self._answered: set[str] = set()
         self._settled: set[str] = set()
@@ -87,10 +92,15 @@ class TokenLives:
             self._settled |= self._answered
             self._answered = set()
 
-    def committed(self, token: str) -> None:
+    def committed(self, token: Token) -> None:
         """Note that the target has this token, and that the commit is about to be answered."""
-        with self._lock:
-            self._answered.add(token)
+        if self._may_go(token):
+            with self._lock:
+                self._answered.add(token.text)
+
+    def _may_go(self, token: Token) -> bool:
+        took_over, name = self._context.took_over, parse_transaction_id(token.transaction)
+        return took_over is None or (name.incarnation == self._context.incarnation and replica_of(name.n) == took_over)
 
     @property
     def settled(self) -> list[str]:

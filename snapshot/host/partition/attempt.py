@@ -200,6 +200,7 @@ class PartitionAttempt:
             self._files,
             deliver,
             frozenset(deploy.options.accept_places),
+            None if deploy.primary else deploy.member.replica,
         )
         self._settled[uid] = None
 
