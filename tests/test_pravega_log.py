@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.connectors.pravega import segment_store
+from snapshot.connectors.pravega import commit_log, segment_store
 from snapshot.connectors.pravega.address import Access, Host, access_to
 from snapshot.connectors.pravega.commit_log import MOST_WRITERS, CommitLog, Intent, Known, Piece, log_of
 from snapshot.connectors.pravega.controller import Segment
@@ -66,16 +66,43 @@ def test_writers_that_committed_long_ago_are_forgotten_and_never_taken_for_unkno
     assert log.knows(piece(1, 1, sealed_at=102)) is Known.MISSING  # sealed after the last commit that was forgotten
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(0, 3)), min_size=9, max_size=30),
+    st.integers(1, 2),
+    st.integers(0, 3),
+)
+def test_no_clock_has_a_piece_written_twice_or_one_of_a_newer_attempt_refused(
+    asked: list[tuple[int, int, int]], most: int, clock: int
+) -> None:
+    """Pieces are asked for in any order, by writers in any order, whatever their clocks say."""
+    log, sealed = CommitLog(), dict[tuple[int, int], int]()
+    done = set[Piece]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commit_log, "MOST_WRITERS", most)
+        for writer, number, sealed_at in asked:
+            one = piece(writer, number, sealed.setdefault((writer, number), sealed_at))
+            known = log.knows(one)
+            assert known is not (Known.MISSING if one in done else Known.COMMITTED)
+            if known is Known.MISSING:
+                log = committed(log, one)
+                done.add(one)
+            assert CommitLog.decode(log.encode()) == log
+            assert log.knows(piece(3, 0, sealed_at=clock)) is Known.MISSING
+
+
 @pytest.mark.parametrize(
     "data",
     [
         b"",
         b"{}",
         b"[]",
-        b'{"writers":{},"forgotten":-1}',
-        b'{"writers":{}, "forgotten":-1,"intent":null}',
-        b'{"writers":{"a":["2-1",0]},"forgotten":-1,"intent":null}',
-        b'{"writers":{},"forgotten":-1,"intent":[1]}',
+        b'{"writers":{},"forgotten":[-1,-1,-1]}',
+        b'{"writers":{}, "forgotten":[-1,-1,-1],"intent":null}',
+        b'{"writers":{},"forgotten":-1,"intent":null}',
+        b'{"writers":{"1-1/a":["2-1",0]},"forgotten":[-1,-1,-1],"intent":null}',
+        b'{"writers":{"a":["1-2",0]},"forgotten":[-1,-1,-1],"intent":null}',
+        b'{"writers":{},"forgotten":[-1,-1,-1],"intent":[1]}',
+        b'{"writers":{},"forgotten":[-1,-1,-1],"intent":["a",0,0,0,"00000000000000000000000000000007"]}',
     ],
 )
 def test_what_is_no_record_is_refused(data: bytes) -> None:

@@ -24,6 +24,7 @@ from snapshot.ids import TransactionId
 MOST_WRITERS: Final = 64
 """Writers, the attempts of the job that have committed, that a record remembers."""
 _NEVER: Final = -1
+_NO_ATTEMPT: Final = (-1, -1)
 
 
 class Known(Enum):
@@ -63,20 +64,25 @@ class Commits:
 
 @dataclass(frozen=True, slots=True)
 class CommitLog:
-    """A record. `writers` are in the order of their last commits; `forgotten` is when the last commit of a writer was
-    sealed that is not among them any more.
+    """A record. `writers` are in the order of their last commits. `forgotten` is when the last commit was sealed of
+    those that are not among them any more, and `forgotten_attempt` their newest attempt, by generation and number.
+
+    A transaction that was sealed later, or by a newer attempt, was committed by none of them. One of the two is enough,
+    so that a worker whose clock was wrong by years stops nothing: attempts go on being newer.
     """
 
     writers: Mapping[str, Commits] = field(default_factory=dict)
     forgotten: int = _NEVER
+    forgotten_attempt: tuple[int, int] = _NO_ATTEMPT
     intent: Intent | None = None
 
     def knows(self, piece: Piece) -> Known:
         """Return what is known of a piece, when there is no intent."""
         commits = self.writers.get(piece.writer)
-        if commits is not None:
-            return Known.COMMITTED if piece.number in commits.committed else Known.MISSING
-        return Known.FORGOTTEN if piece.sealed_at <= self.forgotten else Known.MISSING
+        if commits is not None and piece.number in commits.committed:
+            return Known.COMMITTED
+        is_newer = piece.sealed_at > self.forgotten or _attempt_of(piece.writer) > self.forgotten_attempt
+        return Known.MISSING if is_newer else Known.FORGOTTEN
 
     def begun(self, intent: Intent) -> CommitLog:
         """Return the record of an intent, when there is none yet."""
@@ -93,16 +99,17 @@ class CommitLog:
         before = writers.pop(piece.writer, Commits(Committed(), _NEVER))
         ranges = before.committed.with_range(piece.first, piece.number)
         writers[piece.writer] = Commits(ranges, max(before.sealed_at, piece.sealed_at))
-        forgotten = self.forgotten
+        forgotten, attempt = self.forgotten, self.forgotten_attempt
         while len(writers) > MOST_WRITERS:
-            forgotten = max(forgotten, writers.pop(next(iter(writers))).sealed_at)
-        return CommitLog(writers, forgotten)
+            oldest = next(iter(writers))
+            forgotten, attempt = max(forgotten, writers.pop(oldest).sealed_at), max(attempt, _attempt_of(oldest))
+        return CommitLog(writers, forgotten, attempt)
 
     def encode(self) -> bytes:
         """Return the record as it stands in the stream."""
         value = {
             "writers": {name: [str(one.committed), one.sealed_at] for name, one in self.writers.items()},
-            "forgotten": self.forgotten,
+            "forgotten": [self.forgotten, *self.forgotten_attempt],
             "intent": None if self.intent is None else _intent_json(self.intent),
         }
         return json.dumps(value, separators=(",", ":")).encode()
@@ -116,7 +123,10 @@ class CommitLog:
                 str(name): Commits(Committed.parse(one), int(at)) for name, (one, at) in value["writers"].items()
             }
             intent = None if value["intent"] is None else _intent(value["intent"])
-            log = cls(writers, int(value["forgotten"]), intent)
+            for name in writers:
+                _attempt_of(name)
+            forgotten, generation, attempt = map(int, value["forgotten"])
+            log = cls(writers, forgotten, (generation, attempt), intent)
         except (KeyError, TypeError, AttributeError, RecursionError, ValueError) as error:
             raise ValueError(f"a record of commits is not one: {error!r}") from error
         if log.encode() != data:
@@ -140,6 +150,12 @@ def writer_of(transaction: TransactionId, nonce: str) -> str:
     return f"{incarnation.generation}-{incarnation.attempt}/{nonce}"
 
 
+def _attempt_of(writer: str) -> tuple[int, int]:
+    """Return the generation and attempt in a writer's name; `ValueError` if it is none."""
+    generation, _, attempt = writer.partition("/")[0].partition("-")
+    return int(generation), int(attempt)
+
+
 def _intent_json(intent: Intent) -> list[object]:
     piece = intent.piece
     return [piece.writer, piece.first, piece.number, piece.sealed_at, f"{intent.transaction:032x}"]
@@ -148,4 +164,5 @@ def _intent_json(intent: Intent) -> list[object]:
 def _intent(value: list[object]) -> Intent:
     writer, first, number, sealed_at, transaction = value
     numbers = [int(str(one)) for one in (first, number, sealed_at)]
+    _attempt_of(str(writer))
     return Intent(Piece(str(writer), *numbers), int(str(transaction), 16))
