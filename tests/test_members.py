@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from secrets import token_hex
+from secrets import token_bytes, token_hex
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,7 +17,10 @@ from snapshot.host.links import copies
 from snapshot.host.net.connection_kinds import ChannelOf, kind_bytes, parse_kind
 from snapshot.host.partition.router import FanOut
 from snapshot.host.partition.tree_files import TreeFiles
+from snapshot.host.process.worker import Worker
+from snapshot.host.protocol.messages import Address, FromWorker, Suspects, ViewIs
 from snapshot.ids import ChannelId, Copy, JobId, Member, Replica, numbered_from
+from snapshot.replication.agreement import View
 from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from statebackend.stores.memory_store import MemoryStore
@@ -23,6 +28,7 @@ from statebackend.stores.memory_store import MemoryStore
 INCARNATION = Incarnation(Generation(1), Attempt(2))
 MEMBERS = [Member(Partition(partition), Replica(replica)) for partition in range(2) for replica in range(3)]
 OWN = MEMBERS[1]
+ALL = frozenset(member.replica for member in MEMBERS)
 
 
 def channel(sender: int, receiver: int) -> ChannelId:
@@ -104,3 +110,28 @@ def test_the_quickest_process_of_a_role_says_whether_there_is_room_until_another
     assert (both.bytes, both.allowed.rows) == (5, 500)
     second.bytes = 170
     assert both.bytes == 70, "its memory is bounded"
+
+
+def test_a_member_that_cannot_be_reached_is_named_again_in_each_view_that_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class InView:
+        view = View(1, ALL, ALL, Replica(0))
+
+        def told(self, said: ViewIs) -> None:
+            self.view = said.view
+
+        def close(self) -> None:
+            pass
+
+    worker, told = Worker(Address("127.0.0.1", 1), token_bytes(32), 0, 0), list[FromWorker]()
+    monkeypatch.setattr(worker, "_tell", told.append)
+    monkeypatch.setattr(worker, "_attempt", InView())
+    monkeypatch.setattr(worker, "_incarnation", INCARNATION)
+    deploy: Any = SimpleNamespace(incarnation=INCARNATION, member=OWN)
+    worker._suspect(deploy, MEMBERS[2], "the link broke")
+    for number, left in ((2, ALL - {Replica(0)}), (3, frozenset((OWN.replica,)))):
+        worker._told(ViewIs(INCARNATION, View(number, left, left, OWN.replica)))
+    worker._wind_up()
+    partition, own, of = OWN.partition, OWN.replica, MEMBERS[2].replica
+    assert told == [Suspects(INCARNATION, partition, view, own, of, "the link broke") for view in (1, 2)]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from os import environ, write
 from pathlib import Path
@@ -141,6 +142,7 @@ class Worker:
         self._links: Links | None = None
         self._driver_clock = DriverClock(0, means.monotonic())
         self._attempt: PartitionAttempt | None = None
+        self._suspicions: dict[Replica, Suspects] = {}  # of members of the partition, in this attempt
         self._early: list[tuple[ChannelOf | PeerOf, Proved]] = []  # of a deployment that we have not heard of yet
         self._said_early: list[
             TriggerEpoch | EpochIsOver | TakeOver | AssignSplits | Drain | ViewIs
@@ -327,6 +329,8 @@ class Worker:
                     self._driver_clock.heard(message.sent_at, means.monotonic())
                 if message.incarnation == self._incarnation and self._attempt is not None:
                     self._attempt.told(message)
+                    if isinstance(message, ViewIs):
+                        self._tell_suspicions()
                 elif message.incarnation == self._incarnation and self._links is not None:
                     self._said_early.append(message)
             case StandDown(incarnation):
@@ -478,10 +482,16 @@ class Worker:
 
     def _suspect(self, deploy: Deploy, member: Member, reason: str) -> None:
         """Let the driver decide on the members of the partition, as this one cannot agree with another one."""
+        own, of = deploy.member, member.replica
+        self._suspicions[of] = Suspects(deploy.incarnation, own.partition, 0, own.replica, of, reason)
+        self._tell_suspicions()
+
+    def _tell_suspicions(self) -> None:
+        """Tell of the members that cannot be reached; again in each view, as the driver heeds what is of its newest."""
         view = self._attempt.view if self._attempt is not None else None
-        if view is not None and member.replica in view.members:
-            own = deploy.member
-            self._tell(Suspects(deploy.incarnation, own.partition, view.number, own.replica, member.replica, reason))
+        for said in self._suspicions.values():
+            if view is not None and said.of in view.members:
+                self._tell(replace(said, view=view.number))
 
     def _begin(
         self,
@@ -532,6 +542,7 @@ class Worker:
         for opened in self._opened.values():
             self._cache.put(opened.state)
         self._opened = {}
+        self._suspicions = {}
         self._said_early = []
         if self._attempt is not None:
             self._attempt.close()
