@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 from snapshot.cut.aligner import Process
-from snapshot.cut.frames import Boundary, Data, Frame
+from snapshot.cut.frames import Boundary, Data, Frame, Marker, MarkerMode
+from snapshot.cut.pauses import Then
 from snapshot.host.flow.inlets import Instruction, RoundOver
 from snapshot.host.flow.round_inlet import RoundInlet
 from snapshot.host.partition.agreed_source import AgreedSource
@@ -28,7 +29,7 @@ from snapshot.program.plan import Stage
 from snapshot.replication.agreement import Append, Message, View
 from snapshot.replication.decisions import Decision, SourceEnd, SourceRound
 from statebackend.errors import JobError
-from statebackend.ids import NO_EPOCH, Attempt, Epoch, Partition, Uid
+from statebackend.ids import NO_EPOCH, Attempt, Epoch, Generation, Partition, Uid
 from tests.stages_in_rounds import START, TICK, Job, played
 from tests.test_reproducible import MARKS, UNTIL, due, program
 
@@ -191,8 +192,9 @@ class Mine:
     def __init__(self, own: Replica, leads: Replica) -> None:
         uid, self.peers, self.now = Uid("numbers"), frozenset((Replica(0), Replica(1))), START
         self.proposed: list[Decision] = []
+        self.cuts: list[Marker] = []
         self.agreement = SourceAgreement(own, View(1, self.peers, self.peers, leads))
-        self.agreement.connect(self._sent, lambda _: None, lambda: None)
+        self.agreement.connect(self._sent, self.cuts.append, lambda: None)
         source = replace(due(1, splits=1), now=lambda: self.now)
         role = SimpleNamespace(positions={}, ends={}, watermark=None)
         placement: Any = SimpleNamespace(role=role, partition=Partition(0), options=HostOptions())
@@ -225,3 +227,29 @@ def test_a_member_that_leads_and_is_late_at_each_turn_proposes_rows_all_the_same
         mine.now += 50 * TICK
         mine.source.read(100)
     assert any(isinstance(one, SourceRound) and one.ends for one in mine.proposed)
+
+
+FIRST = Marker(Epoch(Generation(1), 1), MarkerMode.ALIGNED, False)
+
+
+def test_a_member_that_leads_holds_no_source_for_an_epoch_that_was_over_before_its_marker_was_placed() -> None:
+    mine = Mine(Replica(0), leads=Replica(0))
+    mine.source.over(FIRST.epoch, complete=False)
+    mine.agreement.triggered(FIRST, Then.PAUSE)
+    for _ in range(3):
+        mine.now += 50 * TICK
+        mine.source.read(100)
+    assert any(isinstance(one, SourceRound) and one.ends for one in mine.proposed)
+
+
+def test_a_member_that_comes_to_lead_places_a_marker_behind_an_end_whose_rows_it_had_not_read() -> None:
+    mine = Mine(Replica(1), leads=Replica(0))
+    uid, left = Uid("numbers"), mine.peers - {Replica(0)}
+    mine.agreement.heard(Replica(0), Append(1, 0, (SourceRound(uid, 1, (("0", 3),), ("0",)), SourceEnd(uid, 2))))
+    mine.agreement.viewed(View(2, left, left, Replica(1)))
+    mine.agreement.triggered(FIRST)
+    mine.now += 50 * TICK
+    for _ in range(6):
+        mine.source.read(100)
+        mine.source.closes()
+    assert mine.cuts == [FIRST]

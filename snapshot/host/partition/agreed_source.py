@@ -109,7 +109,8 @@ class AgreedSource(RoundSource):
         """Return the round that has all that was read, and note that the epoch is cut behind it; None at the end."""
         closing = None if self._ending else self._round(self._driver_time())
         self._positions[epoch] = self._at_end if self._ending else self.splits.positions()
-        self._pauses.triggered(epoch, then)
+        if epoch > self._over:
+            self._pauses.triggered(epoch, then)
         return closing
 
     def _round(self, now: int) -> SourceRound:
@@ -120,10 +121,10 @@ class AgreedSource(RoundSource):
 
     def _propose_if_due(self, now: int, most: int) -> None:
         agreement = self._agreement
-        if not agreement.leads or self._ending or not self.has_what_was_proposed:
+        if not agreement.leads or not self.has_what_was_proposed:
             return
         agreement.propose_markers()
-        if agreement.undecided >= _UNDECIDED:
+        if self._ending or agreement.undecided >= _UNDECIDED:
             return
         if self._draining:
             self.splits.drain()
