@@ -16,7 +16,6 @@ from snapshot.cut.aligner import Aligner
 from snapshot.cut.frames import Marker, MarkerMode
 from snapshot.cut.outbox import Outbox
 from snapshot.cut.wire import Decoder
-from snapshot.epochs.splits import SplitEnumerator
 from snapshot.host.net.connection_kinds import ChannelOf
 from snapshot.host.partition.router import Router
 from snapshot.host.partition.sink_run import SinkRun
@@ -273,20 +272,6 @@ def _(patch: MonkeyPatch) -> None:
         right(self, instruction)
 
     patch.setattr(Epochs, "_publish", publish)
-
-
-@planted("a split that is assigned before the trigger is read twice")
-def _(patch: MonkeyPatch) -> None:
-    right = SplitEnumerator.assign
-
-    def assign(self: Any) -> Any:
-        self.before = tuple(self._unassigned)
-        return right(self)
-
-    patch.setattr(SplitEnumerator, "assign", assign)
-    patch.setattr(
-        SplitEnumerator, "unassigned", property(lambda self: getattr(self, "before", tuple(self._unassigned)))
-    )
 
 
 @planted("splits that no partition has read yet are forgotten by a restore", shown_by=13)
