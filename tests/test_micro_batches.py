@@ -119,7 +119,7 @@ def test_a_source_that_never_runs_dry_is_cut_after_the_interval(tmp_path: Path) 
 
 def test_the_next_batch_begins_when_the_one_before_is_complete(tmp_path: Path) -> None:
     """With an interval of a millisecond, no batch is skipped, and none is under way beside another."""
-    numbers = Stream.read(Generate(Numbered(), NUMBERS, count=4_000, rate=10_000), uid="numbers")
+    numbers = Stream.read(Generate(Numbered(), NUMBERS, count=4_000, rate=1_000), uid="numbers")
     program = numbers.key_by("n").count(uid="count").write(ToDriver(), uid="out")
     with start(tmp_path, program, scheme=MicroBatches(), every="1ms") as run:
         rows = [row["n"] for row in run.rows("out")]
