@@ -21,7 +21,7 @@ VIEWS = {
     "overview": ["rows", "sums", "aggregate(v) per record", "AttemptFailed", "busy"],
     "partitions": ["partition 0", "partition 1", "127.0.0.1, process", "Standing by"],
     "epochs": ["Complete epochs, newest first", "partition by partition", "aligned"],
-    "recoveries": ["restarted", "opened", "a process is lost"],
+    "recoveries": ["restarted", "opened", "Failures", "; restart"],
     "state": ["sums", "partition 0", "KiB"],
     "configuration": ["lost_after", "Passive", "(not shown)"],
 }
