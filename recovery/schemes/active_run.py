@@ -17,7 +17,7 @@ from snapshot.replication.agreement import View
 from statebackend.ids import Partition
 
 _OF_ALL: Final = (Cause.PROGRAM, Cause.UNUSABLE, Cause.FORGED)
-"""What has failed for one of these reasons fails in each replica, or the network is not to be trusted."""
+"""The causes of failures that each replica would have, or after which the network is not to be trusted."""
 
 
 class ActiveRun:

@@ -117,7 +117,7 @@ class Masked:
     """The other members go on as if nothing had happened."""
 
     view: View | None = None
-    """What those of its partition are told of themselves."""
+    """The view that the members of its partition are told."""
     moved: bool = False
     """True if another one stands for the partition now."""
 

@@ -62,7 +62,7 @@ class Counts:
         self.channel_bytes = 0
         """Bytes of data in flight that they have stored."""
         self.phases: dict[str, Times] = {phase: Times() for phase in PHASES}
-        """How long after it was detected a failure came to each phase of its recovery."""
+        """The times from the detection of a failure until each phase of its recovery was over."""
         self.removed_files = 0
         self.orphans = 0
         self.orphan_bytes = 0

@@ -57,10 +57,10 @@ class _Member:
     model: Model
     number: int
     at: int
-    """How far it has gone through the history."""
+    """Its place in the history."""
     is_primary: bool
     told: list[Callable[[_Member], None]] = field(default_factory=list)
-    """What it has been told and has not heard."""
+    """The messages that were sent to it and have not arrived."""
     cut: list[Epoch] = field(default_factory=list)
     """The epochs that it has cut as a primary, and of which nothing was heard."""
     durable: dict[Epoch, Durable] = field(default_factory=dict)

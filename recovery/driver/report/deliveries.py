@@ -32,7 +32,7 @@ class Deliveries:
         self._batches: dict[Uid, deque[pa.RecordBatch]] = {}
         self._seen: set[TransactionId] = set()
         self._taken: dict[tuple[Uid, Partition], tuple[Incarnation, Position]] = {}
-        """How far the rows have come that have a position."""
+        """The position behind the rows that have come, for those that have one."""
         self._ended = False
         self._rows = 0
 

@@ -87,7 +87,7 @@ class JobObserver:
         self.drained = False
         """True if the job was ever told to drain."""
         self.accepting: dict[str, bool] = {}
-        """Whether a driver, by the name of its process, was told that output may be made again."""
+        """True for each driver, by the name of its process, that was told that output may be made again."""
         self.lost: set[str] = set()
         """The manifests that the store has lost, so that a removal could not say what belonged to their epochs."""
         self.objects: Mapping[str, bytes] = {}

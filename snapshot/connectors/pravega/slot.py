@@ -57,7 +57,7 @@ class SegmentStores:
         self._clients = clients
         self._controller = controller
         self.token = token
-        """What they are shown."""
+        """The proof of who this is, for the servers."""
         self._connections: dict[Host, SegmentConnection] = {}
         self._hosts: dict[Segment, Host] = {}
 

@@ -91,7 +91,7 @@ class EpochTracker:
         self._subtasks = subtasks
         self._mute = mute
         self._unsaid: set[Epoch] = set()
-        """What was cut, and is not acknowledged by this process."""
+        """The epochs that were cut, and that this process does not acknowledge."""
         self._clocks: dict[Epoch, _Clock] = {}
         self._numbers: dict[Epoch, int] = {}
         """The number of the next file when the epoch was first heard of, in rising order. An epoch that is heard of

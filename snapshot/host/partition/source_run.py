@@ -150,7 +150,7 @@ class SourceRun:
         self._asked = False
         self._asked_at = 0.0
         self.assigned = 0
-        """How often it was told of splits."""
+        """The number of times that it was told of splits."""
         self.bad = 0
         """The number of records that were left out because they do not fit."""
         self.why = ""
