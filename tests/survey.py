@@ -1,8 +1,10 @@
-"""All that lies in a folder, to see afterwards that nothing of it was touched."""
+"""All that lies in a folder, to see afterwards that nothing of it was touched; and when sinks have written it all."""
 
 from __future__ import annotations
 
+import gc
 import os
+import threading
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -37,3 +39,13 @@ def watched(trial: SinkTrial, target: Path) -> SinkTrial:
     thesis.write_text("three years")
     elsewhere = [str(folder), f"file://{folder}", str(thesis), f"../{thesis.name}", f"../../{thesis.name}"]
     return replace(trial, elsewhere=elsewhere, outside=lambda: survey(beside, but=[target]))
+
+
+def wait_for_pieces() -> None:
+    """Return when no sink of this process stores a piece: one that was closed may still be writing its last file."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("pieces-"):
+            thread.join(1)
+            while thread.is_alive():
+                gc.collect()  # a sink that was given up without a close ends its thread only when Python finds it
+                thread.join(1)

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -43,7 +42,7 @@ from tests import delta_sink_worker
 from tests.delta_sink_worker import STEPS
 from tests.file_sink_worker import JOB, UID, context, read_journal, rows_of
 from tests.sql_bench import CHANGES, SqlBench, change
-from tests.survey import watched
+from tests.survey import wait_for_pieces, watched
 
 
 def in_log(folder: Path | str) -> list[str]:
@@ -83,9 +82,7 @@ def trial(root: Path, roll_bytes: int = 64 << 20) -> SinkTrial:
     sink = ToDelta(str(folder), roll_bytes=roll_bytes, storage_options={"secret": "not to be seen"})
 
     def make() -> None:
-        for thread in threading.enumerate():
-            if thread.name.startswith("pieces-"):
-                thread.join()  # a sink that was closed may still be writing its last file
+        wait_for_pieces()
         shutil.rmtree(folder, ignore_errors=True)
         DeltaTable.create(folder, SCHEMA)
 

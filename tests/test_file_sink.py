@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -38,7 +37,7 @@ from statebackend.stores.fsspec_store import has_password, open_store
 from statebackend.stores.store import UnsuitableStore
 from tests import file_sink_worker
 from tests.file_sink_worker import STEPS
-from tests.survey import watched
+from tests.survey import wait_for_pieces, watched
 
 FORMATS: tuple[WrittenFormat, ...] = ("parquet", "jsonl", "csv")
 
@@ -86,9 +85,7 @@ def trial(
         return readable_by_list(uri) if listed else readable(uri)
 
     def clear() -> None:
-        for thread in threading.enumerate():
-            if thread.name.startswith("pieces-"):
-                thread.join()  # a sink that was closed may still be writing its last file
+        wait_for_pieces()
         files, root = fsspec.core.url_to_fs(uri)
         if files.exists(root):
             files.rm(root, recursive=True)
