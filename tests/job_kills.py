@@ -332,7 +332,7 @@ def _carry_out_many(given: argparse.Namespace, folder: Path, master: str) -> Rep
         trial = draw(random, folder / str(report.trials), left, given.jobs, given.kinds, master, given.scheme)
         said = trial.settings
         print(
-            f"{report.trials}: {said.job} to {said.sink}, {said.scheme}, {said.mode} every {said.every} ms, "
+            f"{report.trials}: {said.job} to {said.sink}, {said.scheme}, {said.mode} every {said.every}, "
             f"{said.parallelism} partitions, {said.standbys} standbys: ",
             end="",
             flush=True,
