@@ -7,6 +7,7 @@ machines of the schemes.
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from pytest import MonkeyPatch
 
@@ -52,24 +53,24 @@ def _judge_at_the_end(patch: MonkeyPatch, broken: list[str]) -> None:
 
 def _watch_triggers(patch: MonkeyPatch, broken: list[str]) -> None:
     right, given_up, published = Epochs._trigger, Epochs._abandon, Epochs._published
-    triggered: dict[tuple[int, Any], float] = {}
-    rested: dict[int, float] = {}
+    triggered: WeakKeyDictionary[Epochs, dict[Any, float]] = WeakKeyDictionary()
+    rested: WeakKeyDictionary[Epochs, float] = WeakKeyDictionary()
 
     def trigger(self: Epochs, trigger: Any, because: Any) -> None:
-        now, me = self._loop.now(), id(self)
+        now = self._loop.now()
         if isinstance(because, events.Ticked):
             if len(self._coordinator.in_flight) > 1:
                 broken.append(f"epoch {trigger.marker.epoch} was triggered by the clock while another was in flight")
-            if now < rested.get(me, 0.0) - 0.002:
+            if now < rested.get(self, 0.0) - 0.002:
                 broken.append(f"epoch {trigger.marker.epoch} was triggered before sources had read for long enough")
-        triggered[me, trigger.marker.epoch] = now
+        triggered.setdefault(self, {})[trigger.marker.epoch] = now
         right(self, trigger, because)
 
     def over(self: Epochs, epoch: Any) -> None:
-        began = triggered.pop((id(self), epoch), None)
+        began = triggered.get(self, {}).pop(epoch, None)
         rests = self._settings.options.coordinator.rhythm is Rhythm.WITH_REST
         if began is not None and rests and self.is_running:
-            rested[id(self)] = 2 * self._loop.now() - began
+            rested[self] = 2 * self._loop.now() - began
 
     def abandon(self: Epochs, abandon: Any) -> None:
         if abandon.reason is not events.AbandonReason.ATTEMPT_BROKEN:
@@ -87,23 +88,23 @@ def _watch_triggers(patch: MonkeyPatch, broken: list[str]) -> None:
 
 def _watch_pauses(patch: MonkeyPatch, broken: list[str]) -> None:
     told, read = PartitionAttempt.told, StageRun._read_once
-    under_way: dict[int, set[Any]] = {}
+    under_way: WeakKeyDictionary[StageRun, set[Any]] = WeakKeyDictionary()
 
     def heard(self: PartitionAttempt, message: Any) -> None:
         for run in self._stages:
-            of_run = under_way.setdefault(id(run), set())
+            of_run = under_way.setdefault(run, set())
             if isinstance(message, EpochIsOver):
                 of_run.discard(message.epoch)
         told(self, message)
         if isinstance(message, TriggerEpoch):
             for run in self._stages:
-                under_way[id(run)].add(message.marker.epoch)
+                under_way[run].add(message.marker.epoch)
 
     def read_once(self: StageRun, source: Any) -> bool:
         before = self._rows_in
         done = read(self, source)
-        if self._rows_in > before and under_way.get(id(self)):
-            broken.append(f"{self.uid} has read rows while {sorted(under_way[id(self)])} was under way")
+        if self._rows_in > before and under_way.get(self):
+            broken.append(f"{self.uid} has read rows while {sorted(under_way[self])} was under way")
         return done
 
     patch.setattr(PartitionAttempt, "told", heard)
