@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from pytest import MonkeyPatch
 
@@ -160,12 +161,12 @@ def _(patch: MonkeyPatch) -> None:
 
 @planted("broadcast state of an older epoch is referred to again, though it has changed", shown_by=21)
 def _(patch: MonkeyPatch) -> None:
-    right, known = Tree._keep, dict[int, Any]()
+    right, known = Tree._keep, WeakKeyDictionary[Tree, Any]()
 
     def keep(self: Tree, uid: Any, data: bytes, publish: Any) -> Any:
-        if id(self) not in known or not isinstance(known[id(self)], StoredFile):
-            known[id(self)] = right(self, uid, data, publish)
-        return known[id(self)]
+        if not isinstance(known.get(self), StoredFile):
+            known[self] = right(self, uid, data, publish)
+        return known[self]
 
     patch.setattr(Tree, "_keep", keep)
 
