@@ -40,14 +40,16 @@ LONG = {
     "test_executor_faults.py",
     "test_file_sink_hdfs.py",
     "test_pages.py",
+    "test_planted_errors.py",
     "test_running_on_spark.py",
-    "test_simulated_job.py",
+    "test_simulated_replicas.py",
     "test_spark_format.py",
     "test_spark_state.py",
     "test_state_kills.py",
     "test_structured_modes.py",
     "test_structured_streaming.py",
     "test_tls_jobs.py",
+    "test_whole_job.py",
 }
 """The files whose tests take longest."""
 

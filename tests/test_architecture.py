@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TypeGuard
@@ -61,8 +62,13 @@ def modules() -> dict[str, Path]:
     return {name: path for name, path in found.items() if name.removesuffix(".__init__") not in PACKAGES}
 
 
-def imported(source: str) -> Iterator[str]:
-    """Give every module that is imported anywhere in this text, for type checkers alone as well."""
+@cache
+def imported(source: str) -> Sequence[str]:
+    """Return every module that is imported anywhere in this text, for type checkers alone as well."""
+    return tuple(_imported(source))
+
+
+def _imported(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Import(names=names):
@@ -108,6 +114,7 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@cache
 def names_in(path: Path) -> set[str]:
     """Return every name and attribute that a module imports or uses."""
     found = {name.rpartition(".")[2] for name in imported(path.read_text())}

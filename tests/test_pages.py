@@ -85,25 +85,36 @@ def test_every_block_is_of_a_kind_that_is_run() -> None:
     assert [block.page for block in TOURS] == ["recovery/README.md"]
 
 
-def run_program(text: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    (folder / "program.py").write_text(text)
-    return subprocess.run(
-        [sys.executable, "program.py"],
-        cwd=folder,
-        env={"PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+PROGRAMS_IN_ONE_PROCESS = """\
+import runpy
+import shutil
+import sys
+from pathlib import Path
+
+for program in sys.argv[1:]:
+    runpy.run_path(program, run_name="__main__")
+    print(end="\\0", flush=True)
+    for path in Path().iterdir():  # the next program finds an empty folder
+        path.unlink() if path.is_file() else shutil.rmtree(path)
+"""
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=str)
-def test_a_program_prints_what_the_page_shows(program: Block, tmp_path: Path) -> None:
-    done = run_program(program.text, tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    printed = [line for line in done.stdout.splitlines() if "hears of a broken link" not in line]
-    shown = (program.shown or "").splitlines()
-    assert [line for line in printed if line.strip()] == [line for line in shown if line.strip()]
+def test_each_program_prints_what_its_page_shows(tmp_path: Path) -> None:
+    """One after the other in one process, as each start costs more than most of the programs."""
+    files = [tmp_path / f"{number}.py" for number in range(len(PROGRAMS))]
+    for file, program in zip(files, PROGRAMS, strict=True):
+        file.write_text(program.text)
+    (tmp_path / "here").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAMS_IN_ONE_PROCESS, *map(str, files)],
+        cwd=tmp_path / "here", env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    *printed, rest = done.stdout.split("\0")
+    for program, said in zip(PROGRAMS, printed, strict=False):
+        lines = [line for line in said.splitlines() if line.strip() and "hears of a broken link" not in line]
+        assert lines == [line for line in (program.shown or "").splitlines() if line.strip()], program
+    failed = PROGRAMS[min(len(printed), len(PROGRAMS) - 1)]
+    assert (len(printed), rest, done.returncode, done.stderr) == (len(PROGRAMS), "", 0, ""), failed
 
 
 QUERIES_IN_ONE_SESSION = """\
@@ -336,7 +347,10 @@ def test_a_recorded_run_is_replayed_as_the_page_says(tmp_path: Path) -> None:
     ) as run:
         assert len(list(run.rows("out"))) == 100
     (program,) = [block for block in in_language("python") if block.page == ".github/CONTRIBUTING.md"]
-    done = run_program(program.text, tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", program.text],
+        cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert re.fullmatch(r"\d+ events, all answered as in the run\n", done.stdout), done.stderr
 
 

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -39,9 +40,9 @@ def sources() -> Iterator[tuple[str, str]]:
             yield str(path.relative_to(ROOT)), path.read_text()
 
 
-def documented(source: str, *kinds: type[ast.AST]) -> Iterator[tuple[int, str]]:
+def documented(module: ast.Module, *kinds: type[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield the line and the docstring of everything of these kinds that has one."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(module):
         if isinstance(node, kinds) and isinstance(
             node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
         ):
@@ -50,16 +51,16 @@ def documented(source: str, *kinds: type[ast.AST]) -> Iterator[tuple[int, str]]:
                 yield getattr(node, "lineno", 1), docstring
 
 
-def functions(source: str) -> Iterator[tuple[int, str]]:
-    return documented(source, ast.FunctionDef, ast.AsyncFunctionDef)
+def functions(module: ast.Module) -> Iterator[tuple[int, str]]:
+    return documented(module, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def modules_and_classes(source: str) -> Iterator[tuple[int, str]]:
-    return documented(source, ast.Module, ast.ClassDef)
+def modules_and_classes(module: ast.Module) -> Iterator[tuple[int, str]]:
+    return documented(module, ast.Module, ast.ClassDef)
 
 
-def everything(source: str) -> Iterator[tuple[int, str]]:
-    return documented(source, ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+def everything(module: ast.Module) -> Iterator[tuple[int, str]]:
+    return documented(module, ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 SAYING = """
@@ -71,9 +72,9 @@ SAID_BY = frozenset(SAYING.split())
 """Functions and classes whose texts people read."""
 
 
-def texts(source: str) -> Iterator[tuple[int, str]]:
+def texts(module: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield the line and text of literals that are raised, shown as help, logged, or told as an event or answer."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(module):
         match node:
             case ast.Raise(exc=ast.Call() as call):
                 yield from literals(call)
@@ -97,32 +98,34 @@ def literals(node: ast.AST) -> Iterator[tuple[int, str]]:
                 yield from literals(part)
 
 
-def complaints(found_in: Callable[[str], Iterator[tuple[int, str]]], is_wrong: Callable[[str], object]) -> list[str]:
-    return [
-        f"{path}:{line}: {' '.join(text.split())[:120]}"
+FoundIn: TypeAlias = Callable[[ast.Module], Iterator[tuple[int, str]]]
+RULES: tuple[tuple[FoundIn, Callable[[str], object], str], ...] = (
+    (functions, lambda text: begins_with(text, NO_VERBS), "begin with an imperative, such as Return, or with True if"),
+    (
+        modules_and_classes,
+        lambda text: begins_with(text, NO_SUBJECTS),
+        "begin with a noun ('The ...'), or with an imperative, and not with a question",
+    ),
+    (everything, CONTORTED.search, "say it straight"),
+    (
+        texts,
+        lambda text: NAMELESS.search(text) or CONTORTED.search(text),
+        "name the driver, the sink, the program, the user, the epoch",
+    ),
+)
+"""The texts of a module that are looked at, what is wrong with one, and what to do then."""
+
+
+def test_docstrings_errors_help_and_events_have_a_subject_or_a_verb_and_say_things_straight() -> None:
+    wrong = [
+        f"{path}:{line}: {' '.join(text.split())[:120]}: {advice}"
         for path, source in sources()
-        for line, text in found_in(source)
+        for module in (ast.parse(source),)
+        for found_in, is_wrong, advice in RULES
+        for line, text in found_in(module)
         if is_wrong(text)
     ]
-
-
-def test_docstrings_of_functions_begin_with_what_is_done() -> None:
-    wrong = complaints(functions, lambda text: begins_with(text, NO_VERBS))
-    assert wrong == [], "begin with an imperative, such as Return, or with True if"
-
-
-def test_docstrings_of_modules_and_classes_begin_with_their_subject() -> None:
-    wrong = complaints(modules_and_classes, lambda text: begins_with(text, NO_SUBJECTS))
-    assert wrong == [], "begin with a noun ('The ...'), or with an imperative, and not with a question"
-
-
-def test_docstrings_say_things_straight() -> None:
-    assert complaints(everything, CONTORTED.search) == []
-
-
-def test_errors_help_and_events_name_who_or_what_they_are_about() -> None:
-    wrong = complaints(texts, lambda text: NAMELESS.search(text) or CONTORTED.search(text))
-    assert wrong == [], "name the driver, the sink, the program, the user, the epoch"
+    assert wrong == []
 
 
 def test_pages_name_who_or_what_they_are_about() -> None:
@@ -148,13 +151,11 @@ def test_pages_name_who_or_what_they_are_about() -> None:
         (modules_and_classes, 'class A:\n    """The epochs kept."""\n', False),
     ],
 )
-def test_a_docstring_that_begins_wrongly_is_noticed(
-    found_in: Callable[[str], Iterator[tuple[int, str]]], text: str, is_noticed: bool
-) -> None:
+def test_a_docstring_that_begins_wrongly_is_noticed(found_in: FoundIn, text: str, is_noticed: bool) -> None:
     words = NO_VERBS if found_in is functions else NO_SUBJECTS
-    assert [begins_with(docstring, words) for _, docstring in found_in(text)] == [is_noticed]
+    assert [begins_with(docstring, words) for _, docstring in found_in(ast.parse(text))] == [is_noticed]
 
 
 def test_a_text_without_a_subject_is_noticed() -> None:
     source = 'def f(name):\n    raise ValueError(f"{name}: whoever did " f"this")\n    log.info("all is well")\n'
-    assert [bool(NAMELESS.search(text)) for _, text in texts(source)] == [True, False]
+    assert [bool(NAMELESS.search(text)) for _, text in texts(ast.parse(source))] == [True, False]
