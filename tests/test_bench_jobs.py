@@ -11,13 +11,13 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
+from recovery.comparison.machine import cpu_seconds_of_all
 from snapshot import Collection, Program, Stream
 from snapshot.ids import JobId
 from snapshot.operators.rows import Rows
 from snapshot.program.sink import SinkContext, Staging
 from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from tests.bench.measured_sinks import SCHEDULED, Drop, Stopwatch, noted
-from tests.bench.process_times import cpu_seconds_of_all
 from tests.bench.running_job import Failed, running
 
 BUSY = """

@@ -1,11 +1,11 @@
-"""What the benchmark of recoveries makes of rows that come late, again, or not at all for a while."""
+"""The effect of a fault, as comparisons and benchmarks judge it, on rows that come late, again, or not for a while."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from tests.bench.outages import Moments, Sightings, outage
+from recovery.comparison.outages import ROLLING, Moments, Sightings, outage, over_time
 
 MS = 1_000
 SECOND = 1_000 * MS
@@ -62,3 +62,45 @@ def test_without_output_before_or_after_nothing_can_be_said() -> None:
         outage(seen, -SECOND, SECOND)
     with pytest.raises(ValueError, match="after"):
         outage(seen, 11 * SECOND, 12 * SECOND)
+
+
+def test_rows_scheduled_at_one_time_are_told_apart_by_what_they_are() -> None:
+    seen = Sightings.of(np.array([7, 7, 7]), np.array([20, 10, 15]), np.array([1, 2, 1], np.uint64))
+    assert seen.came.tolist() == [10, 15]
+
+
+def test_a_job_that_stays_late_until_the_end_is_not_normal_again() -> None:
+    scheduled, came = _steady(10)
+    came = np.where(scheduled >= 5 * SECOND, came + SECOND, came)
+    found = outage(Sightings.of(scheduled, came), 5 * SECOND, 9 * SECOND)
+    assert not found.normal_again
+    assert found.to_normal_s == pytest.approx(4)
+    assert outage(Sightings.of(*_steady(10)), 5 * SECOND, 9 * SECOND).normal_again
+
+
+def test_silence_counts_from_the_first_of_several_faults_and_the_way_back_from_the_last() -> None:
+    scheduled, came = _steady(12)
+    for fault in (5 * SECOND, 7 * SECOND):
+        held = (came >= fault) & (came < fault + 400 * MS)
+        came = np.where(held, fault + 400 * MS, came)
+    found = outage(Sightings.of(scheduled, came), 5 * SECOND, 11 * SECOND, 7 * SECOND)
+    assert found.no_output_s == pytest.approx(0.401)
+    assert found.to_normal_s == pytest.approx(0.5)
+
+
+def test_the_rolling_mean_is_over_the_limit_until_the_late_rows_have_left_its_window() -> None:
+    scheduled, came = _steady(12)
+    assert outage(Sightings.of(scheduled, came), 5 * SECOND, 11 * SECOND).rolling_mean_s == 0
+    held = (came >= 5 * SECOND) & (came < 5 * SECOND + 600 * MS)
+    came = np.where(held, 5 * SECOND + 600 * MS, came)
+    found = outage(Sightings.of(scheduled, came), 5 * SECOND, 11 * SECOND)
+    assert found.rolling_mean_s == pytest.approx(0.6 + ROLLING / SECOND / 2, abs=0.01)
+
+
+def test_latency_over_time_is_by_when_rows_were_scheduled() -> None:
+    scheduled, came = _steady(2)
+    came = np.where((scheduled >= SECOND) & (scheduled < SECOND + 250 * MS), came + 500 * MS, came)
+    found = over_time(Sightings.of(scheduled, came), 0, 2 * SECOND)
+    assert [at for at, _ in found] == [place * 250 * MS for place in range(8)]
+    assert [latency.p50_ms for _, latency in found] == [2, 2, 2, 2, 502, 2, 2, 2]
+    assert all(latency.rows == 250 for _, latency in found)

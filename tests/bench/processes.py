@@ -16,10 +16,10 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 import recovery
+from recovery.comparison.machine import cpu_seconds_of_all
 from recovery.events import AnyEvent, Running, WorkerJoined
 from snapshot import Program, Stream, ToDriver
 from tests.bench.figures import Figure, figure, progress
-from tests.bench.process_times import cpu_seconds_of_all
 from tests.bench.workload_input import records
 
 WORKLOAD: Final = "processes"

@@ -17,11 +17,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 import recovery
+from recovery.comparison.machine import cpu_seconds_of_all
 from recovery.schemes.scheme import Scheme
 from snapshot.host.protocol.messages import Figures
 from snapshot.program.program import Program
 from statebackend.ids import Partition, Uid
-from tests.bench.process_times import cpu_seconds_of_all
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -17,12 +17,12 @@ from typing import Final
 import numpy as np
 
 import recovery
+from recovery.comparison.machine import cpu_seconds_of_all
 from recovery.events import EpochCommitted, EpochCompleted, Finished, Running
 from snapshot import Generate, Program, Stream
 from snapshot.connectors.memory.generate import Columns, Indices
 from snapshot.program.sink import Sink
 from tests.bench.figures import RUNS, Figure, figure, progress
-from tests.bench.process_times import cpu_seconds_of_all
 from tests.bench.running_job import EVERY_SECOND, PARALLELISM, Failed
 from tests.jobs.numbered import SCHEMA
 from tests.targets import TARGETS

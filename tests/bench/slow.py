@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final, Literal
 import numpy as np
 
 import recovery
+from recovery.comparison.machine import cpu_seconds_of_all
 from recovery.events import EpochCompleted
 from snapshot import Generate, KeyedProcess, ProcessContext, Program, Stream, Tumbling, WindowFunction
 from snapshot.connectors.memory.generate import Columns, Indices
@@ -26,7 +27,6 @@ from statebackend import ValueState
 from statebackend.columns import schema_of
 from tests.bench.figures import Figure, figure, progress
 from tests.bench.measured_sinks import Drop
-from tests.bench.process_times import cpu_seconds_of_all
 from tests.bench.running_job import PARALLELISM, Watched
 
 Mode = Literal["aligned", "unaligned"]

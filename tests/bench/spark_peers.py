@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tests.bench.process_times import cpu_seconds_of_all
+from recovery.comparison.machine import cpu_seconds_of_all
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

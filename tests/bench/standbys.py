@@ -14,11 +14,11 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 import recovery
+from recovery.comparison.machine import cpu_seconds_of_all
 from recovery.events import WorkerJoined
 from snapshot.host.protocol.options import Following
 from tests.bench.figures import RUNS, Figure, figure, progress
 from tests.bench.measured_sinks import Stopwatch
-from tests.bench.process_times import cpu_seconds_of_all
 from tests.bench.w4 import SMALL as SMALL_JOB
 from tests.bench.w4 import Sizes as JobSizes
 from tests.bench.w4 import job, until

@@ -26,6 +26,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import recovery
+from recovery.comparison.machine import cpu_seconds_of_all
+from recovery.comparison.outages import Outage, Sightings, outage
 from recovery.driver.report.status import RunState
 from recovery.events import AttemptFailed, Marks, Recovered, WorkerJoined
 from recovery.schemes.scheme import Scheme
@@ -36,8 +38,6 @@ from statebackend.ids import Uid
 from tests.bench import spark_peers, w3
 from tests.bench.figures import Figure, figure, progress
 from tests.bench.measured_sinks import SCHEDULED, Stopwatch, noted
-from tests.bench.outages import Outage, Sightings, outage
-from tests.bench.process_times import cpu_seconds_of_all
 from tests.bench.running_job import EVERY_SECOND, PARALLELISM, STATE_MEMORY, Failed, session
 from tests.servers.spark_cluster import Place, SparkCluster, executor_of, running_cluster
 

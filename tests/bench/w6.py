@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 import recovery
+from recovery.comparison.machine import cpu_seconds_of_all
 from recovery.driver.tree.manifests import states_in
 from recovery.offline.job_tree import open_tree
 from snapshot.host.partition.source_run import read_to
@@ -32,7 +33,6 @@ from statebackend.state_reader import StateReader
 from tests.bench import w3
 from tests.bench.figures import RUNS, Figure, figure, progress
 from tests.bench.measured_sinks import Stopwatch
-from tests.bench.process_times import cpu_seconds_of_all
 from tests.bench.running_job import EVERY_SECOND, STATE_MEMORY, Failed, session
 from tests.bench.workload_input import Records
 
