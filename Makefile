@@ -112,6 +112,9 @@ lint: $(VENV)/lint  ## ruff and mypy --strict; mypy and pyright on the programs 
 bench: $(VENV)/test  ## figures as JSON lines; ONLY="coordinator" for some
 	@$(BIN)/python -m tests.bench $(ONLY)
 
+compare: $(VENV)/test  ## recovery schemes beside each other, a worker killed in each, about 7 minutes: build/compare/report.html; PROGRAM=... PLAN=small
+	$(BIN)/recovery compare $(or $(PROGRAM),recovery.comparison.programs:totals) --plan $(or $(PLAN),small) --folder $(or $(FOLDER),build/compare)
+
 clean:  ## forget what was built and installed
 	rm -rf .venv .venv-* .servers build .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage *.egg-info
 
@@ -127,5 +130,5 @@ $(VENV)/demo $(VENV)/test $(VENV)/servers $(VENV)/lint: $(VENV)/bin/python setup
 	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
 	@touch $@
 
-.PHONY: help demo test coverage test-kills test-soak test-sinks test-servers test-specs fuzz lint bench clean
+.PHONY: help demo test coverage test-kills test-soak test-sinks test-servers test-specs fuzz lint bench compare clean
 .DEFAULT_GOAL := help

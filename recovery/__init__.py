@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from recovery.attached import CommandDeclined as CommandDeclined
     from recovery.attached import ConnectionLost as ConnectionLost
     from recovery.attached import attach as attach
+    from recovery.comparison.comparing import compare as compare
     from recovery.driver.claim import StartRefused as StartRefused
     from recovery.driver.launchers.java_archive import NoJavaArchive as NoJavaArchive
     from recovery.driver.launchers.java_archive import quick_java as quick_java
@@ -109,6 +110,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "recovery.attached": ("Attached", "CommandDeclined", "ConnectionLost", "attach"),
+    "recovery.comparison.comparing": ("compare",),
     "recovery.schemes.rolling_back": ("JobFailed",),
     "recovery.driver.claim": ("StartRefused",),
     "recovery.driver.launchers.java_archive": ("NoJavaArchive", "quick_java"),

@@ -29,6 +29,7 @@ PURE = {
 ALSO_PURE = {
     "snapshot/host/net": "handshake connection_kinds",
     "statebackend/snapshots": "catching_up consolidation cuttable file_set_json sealed_json snapshot_log uploads",
+    "recovery/comparison": "outages plan summary",
     "recovery/driver/attempts": "moves recovery_clock requests",
     "recovery/driver/launchers": "launch_rules",
     "recovery/driver/report": "epoch_times overdue",

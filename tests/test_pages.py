@@ -35,7 +35,7 @@ PATIENCE = 120.0
 
 def pages() -> dict[str, str]:
     """Return the text of every page, by its path."""
-    places = ("*.md", ".github/*.md", "*/README.md", "snapshot/*/README.md", "tests/bench/**/*.md")
+    places = ("*.md", ".github/*.md", "*/README.md", "recovery/*.md", "snapshot/*/README.md", "tests/bench/**/*.md")
     paths = sorted({path for place in places for path in ROOT.glob(place)})
     return {str(path.relative_to(ROOT)): path.read_text() for path in paths}
 

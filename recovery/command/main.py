@@ -19,6 +19,7 @@ from typing import Final, NoReturn
 
 from recovery.command import (
     bootstrap,
+    compare,
     copies,
     diff,
     edit,
@@ -60,6 +61,7 @@ _VERBS = (
     upkeep,
     repair,
     inject,
+    compare,
 )
 """In the order of the help."""
 
