@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from snapshot.program.sink import CommitsTogether as CommitsTogether
     from snapshot.program.sink import HoldsRows as HoldsRows
     from snapshot.program.sink import Sealed as Sealed
+    from snapshot.program.sink import SealsForEpochs as SealsForEpochs
     from snapshot.program.sink import Sink as Sink
     from snapshot.program.sink import SinkContext as SinkContext
     from snapshot.program.sink import SinkError as SinkError
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
     from snapshot.program.source import WrongPosition as WrongPosition
     from snapshot.program.source import WrongRecord as WrongRecord
     from snapshot.program.stream import Stream as Stream
+    from snapshot.structured.spark_sink import ToSpark as ToSpark
     from snapshot.structured.spark_source import SparkSource as SparkSource
     from snapshot.tree.frozen_json import JsonLike as JsonLike
     from snapshot.tree.manifest import CommitPayload as CommitPayload
@@ -176,6 +178,7 @@ _HOME = {
         "CommitsTogether",
         "HoldsRows",
         "Sealed",
+        "SealsForEpochs",
         "Sink",
         "SinkContext",
         "SinkError",
@@ -204,6 +207,7 @@ _HOME = {
         "WrongRecord",
     ),
     "snapshot.program.stream": ("Stream",),
+    "snapshot.structured.spark_sink": ("ToSpark",),
     "snapshot.structured.spark_source": ("SparkSource",),
     "snapshot.tree.frozen_json": ("JsonLike",),
     "snapshot.tree.manifest": ("CommitPayload", "StoredFile"),

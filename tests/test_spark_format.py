@@ -15,7 +15,8 @@ from pyspark.sql.datasource import EqualNullSafe, EqualTo, GreaterThan, In
 from recovery.offline.job_tree import open_tree
 from recovery.offline.reading import read_epoch
 from recovery.savepoints.editing import ChangedRows, edit
-from recovery.savepoints.spark_format import StateRowsReader, StateSource, WrongOption, _of_spark, wanted_groups
+from recovery.savepoints.spark_format import StateRowsReader, StateSource, WrongOption, wanted_groups
+from recovery.savepoints.spark_types import of_spark
 from statebackend.ids import Uid
 from statebackend.keygroups import key_group_of
 from statebackend.keys.types import KeyType
@@ -107,7 +108,7 @@ def test_options_that_are_missing_or_make_no_sense_are_named(tmp_path: Path) -> 
 def test_types_that_spark_lacks_become_wider_ones() -> None:
     given = pa.schema([("a", pa.uint16()), ("b", pa.struct([("c", pa.uint64()), ("d", pa.timestamp("ns", "UTC"))])),
                        ("e", pa.float16()), ("f", pa.binary(3)), ("g", pa.decimal128(5, 1))])  # fmt: skip
-    assert _of_spark(given).types == [
+    assert of_spark(given).types == [
         pa.int32(), pa.struct([("c", pa.decimal128(20, 0)), ("d", pa.timestamp("us", "UTC"))]), pa.float32(),
         pa.binary(), pa.decimal128(5, 1),
     ]  # fmt: skip

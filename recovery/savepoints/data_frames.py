@@ -1,4 +1,4 @@
-"""Keyed state of an epoch as Spark DataFrames: the format `epochcut`, made known to a session.
+"""Keyed state of an epoch and output of a program as Spark DataFrames: the format `epochcut`, made known to a session.
 
 Invariant: importing this module loads no Spark; `register` does.
 """
@@ -24,8 +24,14 @@ def register(spark: SparkSession) -> None:
 
     The epoch is not kept while the query runs: of a job that runs, read a savepoint (`newest-savepoint`). Executors
     need this package installed, and reach the checkpoints.
+
+    Without `uid` and `state`, the format reads what a `ToSpark` of the program has written, streaming or not:
+
+        spark.readStream.format("epochcut").option("checkpoints", uri).load("/data/totals")
+
+    A micro-batch has whole epochs, each row once. With the option `delete=true` a query deletes what it has read.
     """
-    from recovery.savepoints.spark_format import StateSource
+    from recovery.savepoints.spark_output import EpochcutFormat
 
     spark.conf.set(_PUSH_DOWN, "true")
-    spark.dataSource.register(StateSource)
+    spark.dataSource.register(EpochcutFormat)

@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from recovery.offline.job_tree import NEWEST, JobTree, open_tree
 from recovery.offline.reading import EpochReading, OperatorStates, read_epoch
+from recovery.savepoints.spark_types import of_spark, with_types
 from statebackend.canonical.schema import KEY, KEY_GROUP
 from statebackend.errors import OptionError
 from statebackend.files import FileSet
@@ -48,9 +49,9 @@ class StateSource(DataSource):  # type: ignore[misc]  # Spark has no types that 
         """Return the columns of the state's canonical table, with Spark's types."""
         options = _checked(self.options)
         with _read(open_tree(options["checkpoints"]), options["epoch"]) as reading:
-            return from_arrow_schema(_of_spark(_arrow(reading, options)))
+            return from_arrow_schema(of_spark(_arrow(reading, options)))
 
-    def reader(self, schema: StructType) -> StateRowsReader:
+    def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of the state's rows."""
         del schema
         return StateRowsReader(_checked(self.options))
@@ -102,9 +103,7 @@ class StateRowsReader(DataSourceReader):  # type: ignore[misc]
                 if not reader.has(self._options["state"]):
                     return
                 for batch in reader.batches(self._options["state"], expired=True):
-                    wanted = _of_spark(batch.schema)
-                    columns = [_cast(column, one.type) for column, one in zip(batch.columns, wanted, strict=True)]
-                    yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+                    yield with_types(batch, of_spark(batch.schema))
 
 
 def wanted_groups(filters: Sequence[Filter], schema: Schema) -> set[int] | None:
@@ -171,27 +170,3 @@ def _read(tree: JobTree, which: str) -> AbstractContextManager[EpochReading]:
 
 def _arrow(reading: EpochReading, options: Mapping[str, str]) -> pa.Schema:
     return reading.operator(options["uid"]).form(options["state"]).arrow
-
-
-def _of_spark(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(field.name, _type(field.type)) for field in schema])
-
-
-def _type(arrow: pa.DataType) -> pa.DataType:
-    """Return the nearest type that Spark has."""
-    types = pa.types
-    if types.is_struct(arrow):
-        return pa.struct([pa.field(field.name, _type(field.type)) for field in arrow])
-    if types.is_unsigned_integer(arrow):
-        return {8: pa.int16(), 16: pa.int32(), 32: pa.int64()}.get(arrow.bit_width, pa.decimal128(20, 0))
-    if types.is_float16(arrow):
-        return pa.float32()
-    if types.is_fixed_size_binary(arrow) and not types.is_decimal(arrow):
-        return pa.binary()
-    if types.is_timestamp(arrow):
-        return pa.timestamp("us", arrow.tz)
-    return arrow
-
-
-def _cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    return column if column.type == wanted else column.cast(wanted, safe=False)

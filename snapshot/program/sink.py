@@ -17,7 +17,7 @@ from snapshot.ids import JobId, Replica, TransactionId
 from snapshot.operators.rows import Rows
 from snapshot.tree.manifest import CommitPayload, StoredFile
 from statebackend.errors import JobError
-from statebackend.ids import Incarnation, Partition, Uid
+from statebackend.ids import Epoch, Incarnation, Partition, Uid
 
 
 class SinkError(JobError):
@@ -161,6 +161,18 @@ class HoldsRows(Protocol):
 
     def no_more_rows(self) -> None:
         """Hold nothing back from the transactions that are sealed from now on: the input has ended."""
+
+
+@runtime_checkable
+class SealsForEpochs(Protocol):
+    """A writer whose payloads say in which epoch their rows were sealed, as the target orders rows by epochs."""
+
+    def seal_for(self, epoch: Epoch) -> Sealed:
+        """Do what `seal` does, which is not called then, for rows that belong to the epoch.
+
+        The epoch may come to nothing, and a later one carry the rows; a complete epoch has all that was sealed for
+        earlier ones.
+        """
 
 
 @runtime_checkable

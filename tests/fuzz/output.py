@@ -34,7 +34,7 @@ from snapshot.ids import ChannelId, JobId, TransactionId
 from snapshot.operators.broadcast import Broadcast, BroadcastMismatch, BroadcastStates
 from snapshot.operators.rows import Rows
 from snapshot.program.sink import SinkContext, SinkError
-from snapshot.structured import batch_log
+from snapshot.structured import batch_log, spark_sink
 from snapshot.testing.sinks import SCHEMA, SinkEnvironment
 from snapshot.tree.frozen_json import JsonLike, NotJson
 from snapshot.tree.layout import parse
@@ -88,6 +88,7 @@ _SINKS: Final[dict[str, Callable[[PayloadFields], object]]] = {
     "ToKafka": lambda fields: About.read(_TRANSACTION, fields.own_object({"bootstrap": "a:1", "topic": "t"}), fields),
     "ToPravega": lambda fields: pravega_commits.About.read(_TRANSACTION, fields.own_object(_PRAVEGA), fields),
     "ToHTTP": http_sink._Sent.read,
+    "ToSpark": partial(spark_sink._Staged.read, "file:///out"),
 }
 
 
@@ -109,6 +110,7 @@ def _payloads() -> list[bytes]:
         {"sink": "ToSQLite", "place": {"path": "/db", "table": "t"}, **sql},
         {"sink": "ToKafka", "place": {"bootstrap": "a:1", "topic": "t"}, **kafka},
         {"sink": "ToPravega", "place": _PRAVEGA, "first": 3, "sealed_at": 5, "writer": nonce, "rows": 1},
+        {"sink": "ToSpark", "place": "file:///out", "epoch": "7-2", "nonce": nonce, "rows": 1},
         {"sink": "ToHTTP", "nonce": nonce, "key": "n", "rows_per_request": 1, "rows": 1},
     ]
     return [dumped(one) for one in made]

@@ -18,6 +18,7 @@ from snapshot.operators.rows import Rows
 from snapshot.program.sink import (
     CommitAnswer,
     Sealed,
+    SealsForEpochs,
     Sink,
     SinkContext,
     SinkWriter,
@@ -99,6 +100,8 @@ class AfterBatches:
         self._sink = sink
         self._context = context
         self.begin, self.write, self.seal, self.close = writer.begin, writer.write, writer.seal, writer.close
+        if isinstance(writer, SealsForEpochs):
+            self.seal_for = writer.seal_for
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Write rows that were kept, by a writer of their own: the other one is in use."""

@@ -37,9 +37,17 @@ from snapshot.fail_points import reached
 from snapshot.host.net.event_loop import Background, EventLoop
 from snapshot.ids import ONLY, JobId, Replica, TransactionId, numbered_from
 from snapshot.operators.rows import Rows
-from snapshot.program.sink import CommitAnswer, CommitsTogether, HoldsRows, Sealed, SinkWriter, UnusableOutput
+from snapshot.program.sink import (
+    CommitAnswer,
+    CommitsTogether,
+    HoldsRows,
+    Sealed,
+    SealsForEpochs,
+    SinkWriter,
+    UnusableOutput,
+)
 from snapshot.tree.manifest import CommitPayload
-from statebackend.ids import Epoch, Incarnation, Partition, Uid
+from statebackend.ids import NO_EPOCH, Epoch, Incarnation, Partition, Uid
 
 _PATIENCE: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds until a commit is tried again, by how often it was put off."""
@@ -110,6 +118,7 @@ class SinkRun:
         self._on_first_rows = on_first_rows
         self._has_rows = False
         self._sealed: dict[TransactionId, Sealed] = {}
+        self._cutting = NO_EPOCH
         self._closed = False
         self._take_over([one.payload for one in restored if one.payload.held])
         self._transactions: Transactions[CommitPayload] = Transactions(
@@ -135,6 +144,7 @@ class SinkRun:
 
     def cut(self, epoch: Epoch) -> None:
         """Seal all that was written until now for the epoch, whose state is being cut."""
+        self._cutting = epoch
         self._tell(SinkCut(epoch))
 
     def completed(self, epoch: Epoch) -> None:
@@ -171,7 +181,7 @@ class SinkRun:
                 case Begin(transaction):
                     self._writer.begin(transaction)
                 case Seal(transaction):
-                    self._sealed[transaction] = self._writer.seal()
+                    self._sealed[transaction] = self._seal()
                 case Prepare(transaction):
                     self._prepare(transaction)
                 case Commit(committable):
@@ -182,6 +192,9 @@ class SinkRun:
                         self._report(self._uid, instruction)
                 case SinkReady() | SinkNotReady() | Settled() | Refused():
                     self._report(self._uid, instruction)
+
+    def _seal(self) -> Sealed:
+        return self._writer.seal_for(self._cutting) if isinstance(self._writer, SealsForEpochs) else self._writer.seal()
 
     def _prepare(self, transaction: TransactionId) -> None:
         sealed = self._sealed[transaction]
