@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from recovery.driver.report.deliveries import Deliveries
 from snapshot.connectors.memory.driver_sink import ToDriver
 from snapshot.host.partition.copied_sink import CopiedSink
-from snapshot.host.protocol.messages import Delivery
+from snapshot.host.protocol.messages import Delivery, SinkFigures
 from snapshot.operators.rows import Rows
 from snapshot.program.sink import TakesCopies
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
@@ -44,6 +44,10 @@ class Member:
 
     def no_more_rows(self) -> None:
         pass
+
+    @property
+    def figures(self) -> SinkFigures:
+        return SinkFigures()
 
     def close(self) -> None:
         pass

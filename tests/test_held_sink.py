@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from snapshot.host.partition.held_sink import Committables, HeldSink
 from snapshot.host.partition.sink_run import Output
+from snapshot.host.protocol.messages import SinkFigures
 from snapshot.operators.rows import Rows
 from statebackend.ids import Epoch, Generation
 
@@ -34,6 +35,10 @@ class Said:
 
     def no_more_rows(self) -> None:
         self.all.append("no more rows")
+
+    @property
+    def figures(self) -> SinkFigures:
+        return SinkFigures()
 
     def close(self) -> None:
         self.all.append("close")

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -30,9 +31,10 @@ from recovery.telemetry.server import Endpoint, WebServer
 from recovery.telemetry.watch import Watch
 from snapshot import Collection, Stream, ToDriver
 from snapshot.cut.frames import LATEST, Watermark
-from snapshot.host.protocol.messages import Figures, PartitionCost, StageFigures
+from snapshot.host.protocol.messages import Figures, PartitionCost, SinkFigures, StageFigures
 from snapshot.ids import Member
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
+from statebackend.stores.store_calls import StoreCalls
 from tests import endless_job
 from tests.test_running_locally import NUMBERS
 
@@ -145,6 +147,11 @@ def test_the_sums_are_right_after_every_kill_and_no_counter_ever_runs_backwards(
     work = {labels: value for (name, labels), value in found.items() if name == "epochcut_task_numRecordsIn_total"}
     assert {dict(labels)["uid"] for labels in work} == {"rows", "sums"}
     assert all(value > 0 for value in work.values())
+    for name in ("task_numBytesOut", "sink_numCommits", "sink_commitTimeMs", "store_calls", "store_callTimeMs"):
+        values = [value for (sample, _), value in found.items() if sample == f"epochcut_{name}_total"]
+        assert sum(values) > 0, name
+    callers = {dict(labels)["partition"] for (name, labels) in found if name == "epochcut_store_calls_total"}
+    assert callers == {"0", "1", ""}
     with pytest.raises(OSError, match="refused"):
         urlopen(url, timeout=PATIENCE)
 
@@ -169,6 +176,32 @@ def test_work_does_not_shrink_when_a_member_that_is_behind_tells_it() -> None:
     assert (work.rows_in, work.rows_out, work.busy_ms) == (105, 210, 55.0)
 
 
+def test_commits_and_calls_to_the_store_count_on_through_attempts() -> None:
+    def told(incarnation: Incarnation, pending: int, commits: int, calls: int) -> Figures:
+        plain = figures(incarnation, 0)
+        stage = replace(plain.stages[COUNT], bytes_out={Uid("next"): 100 * commits})
+        sinks = {Uid("out"): SinkFigures(pending, commits, 2.0 * commits, put_off=1)}
+        return replace(plain, stages={COUNT: stage}, sinks=sinks, store={"read": StoreCalls(calls, 1, 5.0 * calls)})
+
+    board = StatusBoard("j", 1, "passive")
+    board.event(deployed(FIRST))
+    board.figures(told(FIRST, 2, 3, 10))
+    board.figures(told(FIRST, 1, 4, 12))
+    board.event(deployed(SECOND))
+    board.figures(told(SECOND, 0, 1, 1))
+    status = board.show()
+    assert status.commits == {0: {"out": SinkFigures(0, 5, 10.0, put_off=2)}}
+    assert status.store_calls == {0: {"read": StoreCalls(13, 2, 65.0)}}
+    found = samples(text_of(families(status, Counts(), {"create": StoreCalls(7, 0, 1.0)}, 0.0)).decode())
+    told_of = {name: value for (name, labels), value in found.items() if "sink" in name or ("partition", "") in labels}
+    assert told_of["epochcut_sink_numCommits_total"] == 5
+    assert told_of["epochcut_sink_commitTimeMs_total"] == 10.0
+    assert told_of["epochcut_sink_pendingCommits"] == 0
+    assert told_of["epochcut_store_calls_total"] == 7
+    sent = [value for (name, _), value in found.items() if name == "epochcut_task_numBytesOut_total"]
+    assert sent == [500]
+
+
 def test_every_event_is_counted_and_what_it_says_added_up() -> None:
     counts = Counts()
     cost = PartitionCost(Partition(0), 7.0, 1.0, 2.0, 3.0, 100, 50)
@@ -183,7 +216,7 @@ def test_every_event_is_counted_and_what_it_says_added_up() -> None:
     counts.heard(log.OrphansDeleted(at=0.0, files=3, bytes=30, unfinished=0))
     counts.heard(log.EpochsRemoved(at=0.0, epochs=(epoch,), files=2))
     counts.heard(log.FaultInjected(at=0.0, order="kill worker:1", worker="w", partition=None, by="me"))
-    found = samples(text_of(families(RunStatus("endless", RunState.RUNNING, 1), counts, 0.0)).decode())
+    found = samples(text_of(families(RunStatus("endless", RunState.RUNNING, 1), counts, {}, 0.0)).decode())
     assert of_job(found, "checkpointedBytes_total") == 100
     assert of_job(found, "persistedInFlightBytes_total") == 50
     assert of_job(found, "checkpointDurationMs_sum") == 7.0

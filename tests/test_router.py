@@ -91,6 +91,15 @@ def test_each_row_comes_once_and_in_order_to_the_partition_that_owns_its_key(
         assert contents(channel) == expected
 
 
+def test_bytes_that_went_out_are_those_of_all_channels() -> None:
+    routed, channels = router(Exchange.BROADCAST, 3)
+    routed.rows(rows_of(["x", "y"]))
+    assert routed.bytes_out == 0
+    routed.put(Watermark(7))
+    sizes = [frame.size for channel in channels for frame in channel.frames() if isinstance(frame, Data)]
+    assert routed.bytes_out == sum(sizes) > 0
+
+
 def test_rows_of_a_broadcast_come_to_all() -> None:
     routed, channels = router(Exchange.BROADCAST, 3)
     routed.rows(rows_of(["x", "y"]))

@@ -69,6 +69,8 @@ def test_a_commit_that_is_put_off_again_and_again_is_told_with_its_reason_and_no
     assert loop.run(lambda: f"{EPOCH} is settled" in heard.said, PATIENCE)
     why = f"out is put off: transaction {transaction}: OSError: nobody is there"
     assert heard.said == [why, why, f"{EPOCH} is settled"]
+    assert (run.figures.pending, run.figures.commits, run.figures.put_off) == (0, 1, 67)
+    assert run.figures.commit_ms > 0
     run.close()
     background.close()
     loop.close()

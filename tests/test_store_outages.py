@@ -19,7 +19,16 @@ from statebackend.stores.fsspec_store import open_store
 from statebackend.stores.limited_store import LimitedStore, find_limited_later, open_limited
 from statebackend.stores.local_store import LocalStore
 from statebackend.stores.patience import PAUSES, Patience
-from statebackend.stores.store import BlobInfo, BlobStore, BlobStoreError, Creation, StoreUnavailable, UnknownOutcome
+from statebackend.stores.store import (
+    BlobInfo,
+    BlobNotFound,
+    BlobStore,
+    BlobStoreError,
+    Creation,
+    StoreUnavailable,
+    UnknownOutcome,
+)
+from statebackend.stores.store_calls import since, store_calls
 from statebackend.testing.blob_store import CHECKS, OpenStore
 from tests.wrapped_store import WrappedStore
 
@@ -73,6 +82,24 @@ def test_a_store_with_a_limit_keeps_the_promise(check: Callable[[OpenStore], Non
 def test_a_call_that_hangs_is_given_up(hanging: Hanging) -> None:
     with pytest.raises(StoreUnavailable, match=r"could not read a in .*no answer in 0.05 s"):
         LimitedStore(hanging, 0.05).read("a")
+
+
+def test_calls_are_counted_with_those_that_fail_but_what_is_not_there_is_an_answer(hanging: Hanging) -> None:
+    before = store_calls()
+    with pytest.raises(StoreUnavailable):
+        LimitedStore(hanging, 0.05).read("a")
+    hanging.gate.set()
+    limited = LimitedStore(hanging.store, PATIENCE)
+    limited.write("b", b"content")
+    assert limited.read("b") == b"content"
+    with pytest.raises(BlobNotFound):
+        limited.read("c")
+    made = since(before, store_calls())
+    assert {kind: (one.calls, one.errors) for kind, one in made.items() if one.calls} == {
+        "read": (3, 1),
+        "write": (1, 0),
+    }
+    assert made["read"].ms >= 50
 
 
 def test_a_store_that_hangs_while_it_is_opened_is_given_up(hanging: Hanging, monkeypatch: pytest.MonkeyPatch) -> None:

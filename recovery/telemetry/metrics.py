@@ -12,21 +12,26 @@ from recovery.driver.report.status import RunState, RunStatus, StageWork
 from recovery.telemetry.counts import Counts
 from recovery.telemetry.exposition import Family, histogram, labelled
 from snapshot.cut.frames import LATEST
-from snapshot.host.protocol.messages import Figures, Followed, PartitionCost, StageFigures
+from snapshot.host.protocol.messages import Figures, Followed, PartitionCost, SinkFigures, StageFigures
 from statebackend.ids import NO_EPOCH, Epoch, Partition
+from statebackend.stores.store_calls import StoreCalls
 
 _JOB: Final = "epochcut_job_"
 _TASK: Final = "epochcut_task_"
 _PARTITION: Final = "epochcut_partition_"
 _STANDBY: Final = "epochcut_standby_"
+_SINK: Final = "epochcut_sink_"
+_STORE: Final = "epochcut_store_"
 
 
-def families(status: RunStatus, counts: Counts, now: float) -> Iterator[Family]:
-    """Give all metrics of a job; `now` is the time of day in seconds."""
+def families(status: RunStatus, counts: Counts, store: Mapping[str, StoreCalls], now: float) -> Iterator[Family]:
+    """Give all metrics of a job; `store` is what its driver has asked the store, `now` the time of day in seconds."""
     yield from _of_the_job(status, now)
     yield from _counted(status.job, counts)
     yield from _of_partitions(status)
     yield from _of_tasks(status, now)
+    yield from _of_sinks(status)
+    yield from _of_the_store(status, store)
     yield from _of_standbys(status)
 
 
@@ -198,6 +203,16 @@ def _of_tasks(status: RunStatus, now: float) -> Iterator[Family]:
     work = [(of_task(uid, one), work) for one, stages in status.work.items() for uid, work in stages.items()]
     for name, text, work_of in _DONE:
         yield _counter(_TASK + name, text, *((labels, work_of(work)) for labels, work in work))
+    yield _counter(
+        _TASK + "numBytesOut",
+        "Bytes of rows that went out to another stage: as encoded, or within a process as they are in memory.",
+        *(
+            (labelled(job_id=status.job, uid=uid, partition=one, to=to), size)
+            for one, stages in status.work.items()
+            for uid, done in stages.items()
+            for to, size in done.bytes_out.items()
+        ),
+    )
     found = [
         (of_task(uid, at), stage) for at, figures in status.figures.items() for uid, stage in figures.stages.items()
     ]
@@ -212,6 +227,44 @@ def _of_tasks(status: RunStatus, now: float) -> Iterator[Family]:
 def _event_time(stage: StageFigures) -> int | None:
     at = stage.watermark
     return None if at is None or at.timestamp == LATEST else at.timestamp
+
+
+_OF_COMMITS: Final[tuple[tuple[str, str, Callable[[SinkFigures], float]], ...]] = (
+    ("numCommits", "Transactions that a sink has committed.", lambda one: one.commits),
+    ("commitTimeMs", "From the first try of each until the target had it, all together.", lambda one: one.commit_ms),
+    ("numCommitsPutOff", "Tries of commits that are to be made again.", lambda one: one.put_off),
+)
+_OF_CALLS: Final[tuple[tuple[str, str, Callable[[StoreCalls], float]], ...]] = (
+    ("calls", "Calls to the store.", lambda one: one.calls),
+    ("errors", "Calls that failed, or had no answer.", lambda one: one.errors),
+    ("callTimeMs", "How long they took, all together.", lambda one: one.ms),
+)
+
+
+def _of_sinks(status: RunStatus) -> Iterator[Family]:
+    commits = [
+        (labelled(job_id=status.job, uid=uid, partition=partition), figures)
+        for partition, sinks in status.commits.items()
+        for uid, figures in sinks.items()
+    ]
+    for name, text, figure_of in _OF_COMMITS:
+        yield _counter(_SINK + name, text, *((labels, figure_of(figures)) for labels, figures in commits))
+    yield _gauge(
+        _SINK + "pendingCommits",
+        "Transactions of complete epochs that are not committed yet.",
+        *((labels, figures.pending) for labels, figures in commits),
+    )
+
+
+def _of_the_store(status: RunStatus, driver: Mapping[str, StoreCalls]) -> Iterator[Family]:
+    """Give the calls of each partition's processes, and those of the driver, whose `partition` is empty."""
+    calls = [
+        (labelled(job_id=status.job, partition=partition, call=kind), done)
+        for partition, kinds in (*status.store_calls.items(), ("", driver))
+        for kind, done in kinds.items()
+    ]
+    for name, text, figure_of in _OF_CALLS:
+        yield _counter(_STORE + name, text, *((labels, figure_of(done)) for labels, done in calls))
 
 
 _OF_STANDBYS: Final[tuple[tuple[str, str, Callable[[Followed], float | None]], ...]] = (

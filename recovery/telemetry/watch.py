@@ -24,6 +24,7 @@ from recovery.telemetry.exposition import CONTENT_TYPE, text_of
 from recovery.telemetry.metrics import families
 from recovery.telemetry.page_data import Failure, Fixed, Note, page_data
 from recovery.telemetry.server import Content, Route
+from statebackend.stores.store_calls import since, store_calls
 
 _NOTES: Final = 200
 _LATELY: Final = 0.5
@@ -39,6 +40,8 @@ class Watch:
         self._fixed = fixed
         self._status = status
         self._lock = threading.Lock()
+        self._store_calls = store_calls()
+        """Those of this process before."""
         self._counts = Counts()
         self._notes: deque[Note] = deque(maxlen=_NOTES)
         self._abandoned: deque[log.EpochAbandoned] = deque(maxlen=_NOTES)
@@ -64,7 +67,7 @@ class Watch:
     def _metrics(self) -> Content:
         with self._lock:  # for which the driver's thread may wait
             counts = deepcopy(self._counts)
-        return Content(CONTENT_TYPE, text_of(families(self._status(), counts, time.time())))
+        return Content(CONTENT_TYPE, text_of(families(self._status(), counts, since(self._store_calls, store_calls()), time.time())))
 
     def _data(self) -> Content:
         with self._lock:

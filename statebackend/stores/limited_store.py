@@ -15,7 +15,16 @@ from typing import Final, Generic, TypeVar
 
 from statebackend import means
 from statebackend.stores.fsspec_store import find_store, open_store
-from statebackend.stores.store import BlobInfo, BlobStore, BlobStoreError, Creation, StoreUnavailable, UnknownOutcome
+from statebackend.stores.store import (
+    BlobInfo,
+    BlobNotFound,
+    BlobStore,
+    BlobStoreError,
+    Creation,
+    StoreUnavailable,
+    UnknownOutcome,
+)
+from statebackend.stores.store_calls import StoreCalls, count
 
 _SLOWEST: Final = 1 << 20
 """Bytes in a second that an upload gets in addition to the limit of a call."""
@@ -133,8 +142,17 @@ class LimitedStore:
         progress: Callable[[], int] = lambda: 0,
         if_late: Callable[[], object] = lambda: None,
     ) -> _Answer:
-        limit = self._seconds + size / _SLOWEST
-        return _limited(f"{action} in {self}", call, limit, lost=lost, progress=progress, if_late=if_late)
+        limit, kind, began = self._seconds + size / _SLOWEST, action.partition(" ")[0], means.monotonic()
+        failed = True
+        try:
+            answer = _limited(f"{action} in {self}", call, limit, lost=lost, progress=progress, if_late=if_late)
+            failed = False
+        except BlobNotFound:
+            failed = False  # the store has answered
+            raise
+        finally:
+            count(kind, StoreCalls(1, int(failed), 1000 * (means.monotonic() - began)))
+        return answer
 
 
 class _Later:

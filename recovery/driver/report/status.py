@@ -13,10 +13,11 @@ from enum import Enum
 from typing import Final
 
 from recovery import events as log
-from snapshot.host.protocol.messages import Figures, Followed, StageFigures
+from snapshot.host.protocol.messages import Figures, Followed, SinkFigures, StageFigures
 from snapshot.ids import Member
 from statebackend import means
 from statebackend.ids import Epoch, Generation, Incarnation, Partition, Uid
+from statebackend.stores.store_calls import StoreCalls
 
 _KEPT = 100
 _RATE_OVER: Final = 5.0
@@ -65,6 +66,8 @@ class StageWork:
     blocked_ms: float = 0.0
     """For how long it could not, because an output was full."""
     idle_ms: float = 0.0
+    bytes_out: Mapping[Uid, int] = field(default_factory=dict)
+    """The bytes of rows that went out to each stage after it."""
 
     def more(self, before: StageFigures | None, now: StageFigures, ran_ms: float) -> StageWork:
         """Add what was done between two figures of one attempt, in `ran_ms`; `before` is None for its first ones."""
@@ -78,6 +81,10 @@ class StageWork:
             self.busy_ms + busy,
             self.blocked_ms + blocked,
             self.idle_ms + max(0.0, ran_ms - busy - blocked),
+            {
+                to: self.bytes_out.get(to, 0) + int(_grown(known.bytes_out.get(to, 0), size))
+                for to, size in now.bytes_out.items()
+            },
         )
 
 
@@ -132,6 +139,10 @@ class RunStatus:
     """The newest of each partition of the current attempt."""
     work: Mapping[Partition, Mapping[Uid, StageWork]] = field(default_factory=dict)
     """The work of each stage in each partition, in all attempts of this run."""
+    commits: Mapping[Partition, Mapping[Uid, SinkFigures]] = field(default_factory=dict)
+    """The commits of each sink in each partition, in all attempts of this run; those that are pending now."""
+    store_calls: Mapping[Partition, Mapping[str, StoreCalls]] = field(default_factory=dict)
+    """The calls of each partition's processes to the store, by their kind, in all attempts of this run."""
     rates: Mapping[Uid, Rate] = field(default_factory=dict)
     """The rows per second that each stage takes in and gives out, all partitions together."""
     standbys: Mapping[str, Followed] = field(default_factory=dict)
@@ -253,6 +264,8 @@ class StatusBoard:
                 self._status,
                 figures={**known, partition: figures},
                 work={**self._status.work, partition: _more(self._status, figures)},
+                commits={**self._status.commits, partition: _commits(self._status, figures)},
+                store_calls={**self._status.store_calls, partition: _store_calls(self._status, figures)},
                 rates=self._rates.now(),
             )
 
@@ -282,6 +295,36 @@ def _more(status: RunStatus, figures: Figures) -> Mapping[Uid, StageWork]:
             for uid, stage in figures.stages.items()
         },
     }
+
+
+def _commits(status: RunStatus, figures: Figures) -> Mapping[Uid, SinkFigures]:
+    """Return a partition's commits with what its newest figures add to them."""
+    sums, last = status.commits.get(figures.partition, {}), status.figures.get(figures.partition)
+    found = dict(sums)
+    for uid, now in figures.sinks.items():
+        before = SinkFigures() if last is None else last.sinks.get(uid, SinkFigures())
+        known = sums.get(uid, SinkFigures())
+        found[uid] = SinkFigures(
+            now.pending,
+            known.commits + int(_grown(before.commits, now.commits)),
+            known.commit_ms + _grown(before.commit_ms, now.commit_ms),
+            known.put_off + int(_grown(before.put_off, now.put_off)),
+        )
+    return found
+
+
+def _store_calls(status: RunStatus, figures: Figures) -> Mapping[str, StoreCalls]:
+    """Return the same for the calls of a partition's processes to the store."""
+    sums, last = status.store_calls.get(figures.partition, {}), status.figures.get(figures.partition)
+    found = dict(sums)
+    for kind, now in figures.store.items():
+        before = StoreCalls() if last is None else last.store.get(kind, StoreCalls())
+        found[kind] = sums.get(kind, StoreCalls()) + StoreCalls(
+            int(_grown(before.calls, now.calls)),
+            int(_grown(before.errors, now.errors)),
+            _grown(before.ms, now.ms),
+        )
+    return found
 
 
 def _after(status: RunStatus, event: log.AnyEvent) -> RunStatus:

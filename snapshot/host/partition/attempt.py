@@ -72,6 +72,7 @@ from statebackend import means
 from statebackend.backends.unused_memory import give_back_of_thread
 from statebackend.ids import Epoch, Incarnation, Partition, Uid
 from statebackend.snapshots.uploads import Durable, NotDurable
+from statebackend.stores.store_calls import since, store_calls
 
 _INLINE: Final = 16 << 10
 """In-flight data up to this size is put into the manifest itself."""
@@ -147,6 +148,7 @@ class PartitionAttempt:
         self._soon = False
         self._opening = False
         self._made_at = means.monotonic()
+        self._store_calls = store_calls()
         self._turned_at = 0.0
         self._at: Uid | None = None  # whose code runs, for whoever reads of its failure
         self._status: Timer | None = None
@@ -627,7 +629,20 @@ class PartitionAttempt:
         memory = means.memory_of_process()
         gap = self._environment.loop.take_longest_gap_ms()
         running = means.monotonic() - self._made_at
-        self._say(Figures(deploy.incarnation, deploy.partition, stages, memory, lag * 1000, gap, running * 1000))
+        sinks = {uid: figures for run in self._stages for uid, figures in run.sink_figures().items()}
+        self._say(
+            Figures(
+                deploy.incarnation,
+                deploy.partition,
+                stages,
+                memory,
+                lag * 1000,
+                gap,
+                running * 1000,
+                sinks,
+                since(self._store_calls, store_calls()),
+            )
+        )
         return stages
 
     def _markers(self, uid: Uid, epoch: Epoch) -> str:

@@ -6,6 +6,7 @@ Invariant: a row has the same position in each member, as members take the same 
 from __future__ import annotations
 
 from snapshot.host.partition.sink_run import Output
+from snapshot.host.protocol.messages import SinkFigures
 from snapshot.operators.rows import Rows
 from snapshot.replication.positions import Position
 from statebackend.ids import NO_EPOCH, Epoch
@@ -49,6 +50,11 @@ class CopiedSink:
     def no_more_rows(self) -> None:
         """Take the word that the input has ended."""
         self._to.no_more_rows()
+
+    @property
+    def figures(self) -> SinkFigures:
+        """Return what was committed in this attempt."""
+        return self._to.figures
 
     def close(self) -> None:
         """End the attempt."""

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from snapshot.epochs.transaction_events import Committable
 from snapshot.host.partition.sink_run import Output
+from snapshot.host.protocol.messages import SinkFigures
 from snapshot.operators.rows import Rows
 from snapshot.replication.held_output import HeldOutput, NotYetCut
 from snapshot.tree.manifest import CommitPayload
@@ -96,6 +97,11 @@ class HeldSink:
         self._no_more_rows = True
         if self._output is not None:
             self._output.no_more_rows()
+
+    @property
+    def figures(self) -> SinkFigures:
+        """Return what was committed since it took over."""
+        return SinkFigures() if self._output is None else self._output.figures
 
     def close(self) -> None:
         """End the attempt."""

@@ -171,6 +171,8 @@ class Router:
         self._counts = [0] * len(channels)
         self._put = [0] * len(channels)
         """The number of rows that each channel was given, including those that wait for others."""
+        self.bytes_out = 0
+        """Bytes of rows that were put on all channels: as they are encoded, or as they are in memory."""
         self._turn = 0
         self._row_bytes = 0.0
         """The size of a row, estimated from the rows that have come."""
@@ -271,6 +273,7 @@ class Router:
         for start in range(0, len(rows), self._batch_rows):
             for piece in self._small(rows.slice(start, min(self._batch_rows, len(rows) - start))):
                 data = Data(piece, piece.size, len(piece)) if self._local[place] else self.wire.encode(piece)
+                self.bytes_out += data.size
                 self._channels[place].put(data)
 
     def _learn(self, rows: Rows) -> None:

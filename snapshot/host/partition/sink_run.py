@@ -7,7 +7,7 @@ order; what takes time is done in the background, and its outcome is told to the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from snapshot import fail_points
@@ -35,6 +35,7 @@ from snapshot.epochs.transaction_events import (
 from snapshot.epochs.transactions import Transactions
 from snapshot.fail_points import reached
 from snapshot.host.net.event_loop import Background, EventLoop
+from snapshot.host.protocol.messages import SinkFigures
 from snapshot.ids import ONLY, JobId, Replica, TransactionId, numbered_from
 from snapshot.operators.rows import Rows
 from snapshot.program.sink import (
@@ -92,6 +93,10 @@ class Output(Protocol):
     def no_more_rows(self) -> None:
         """Take the word that the input has ended."""
 
+    @property
+    def figures(self) -> SinkFigures:
+        """Return what was committed in this attempt, and what waits for that."""
+
     def close(self) -> None:
         """End the attempt."""
 
@@ -120,6 +125,9 @@ class SinkRun:
         self._sealed: dict[TransactionId, Sealed] = {}
         self._cutting = NO_EPOCH
         self._closed = False
+        self._tried_at: dict[TransactionId, float] = {}
+        """The times of the first tries of commits that are not done."""
+        self._committed = SinkFigures()
         self._take_over([one.payload for one in restored if one.payload.held])
         self._transactions: Transactions[CommitPayload] = Transactions(
             identity.job,
@@ -155,6 +163,11 @@ class SinkRun:
         """Tell a writer that holds rows back that the input has ended."""
         if isinstance(self._writer, HoldsRows):
             self._writer.no_more_rows()
+
+    @property
+    def figures(self) -> SinkFigures:
+        """Return what was committed in this attempt, and what waits for that."""
+        return replace(self._committed, pending=len(self._transactions.due))
 
     def _take_over(self, held: Sequence[CommitPayload]) -> None:
         if not held:
@@ -219,6 +232,7 @@ class SinkRun:
     def _commit(self, committable: Committable[CommitPayload]) -> None:
         transaction = committable.transaction
         due = self._transactions.due
+        self._tried_at.setdefault(transaction, self._loop.now())
 
         def commit() -> CommitAnswer:
             if self._closed:
@@ -235,9 +249,19 @@ class SinkRun:
             # An exception says nothing of whether it was committed, so it is asked again.
             if isinstance(outcome, BaseException):
                 outcome = CommitAnswer(CommitOutcome.RETRY_LATER, f"{type(outcome).__name__}: {outcome}")
+            self._count(transaction, outcome.outcome)
             self._tell(CommitAnswered(transaction, outcome.outcome, outcome.reason))
 
         self._background.submit(commit, answered)
+
+    def _count(self, transaction: TransactionId, outcome: CommitOutcome) -> None:
+        known = self._committed
+        if outcome is CommitOutcome.RETRY_LATER:
+            self._committed = replace(known, put_off=known.put_off + 1)
+            return
+        took = 1000 * (self._loop.now() - self._tried_at.pop(transaction))
+        if outcome is not CommitOutcome.FAILED:
+            self._committed = replace(known, commits=known.commits + 1, commit_ms=known.commit_ms + took)
 
     def _retry_later(self, transaction: TransactionId, attempts: int) -> None:
         pause = _PATIENCE[min(attempts, len(_PATIENCE)) - 1]

@@ -179,6 +179,14 @@ class StageOutputs:
         """Return how many rows went out to all edges."""
         return sum(router.rows_out for router in self._routers)
 
+    @property
+    def bytes_out(self) -> Mapping[Uid, int]:
+        """Return the bytes of rows that went out to each stage."""
+        found: dict[Uid, int] = {}
+        for router in self._routers:
+            found[router.edge.target] = found.get(router.edge.target, 0) + router.bytes_out
+        return found
+
     def encoded(self, channel: ChannelId, rows: Rows) -> Data:
         """Encode rows that wait on a channel; any thread may ask."""
         return next(router.wire for router in self._routers if router.has(channel)).encode(rows)

@@ -27,7 +27,7 @@ from snapshot.host.partition.stage_news import NeedsSplit, StageCut, StageEnded,
 from snapshot.host.partition.stage_outputs import StageOutputs
 from snapshot.host.partition.stage_source import Pacing
 from snapshot.host.partition.stage_time import StageTime
-from snapshot.host.protocol.messages import StageFigures
+from snapshot.host.protocol.messages import SinkFigures, StageFigures
 from snapshot.ids import ChannelId, Copy
 from snapshot.operators.rows import Rows
 from snapshot.program.plan import Stage, Step
@@ -407,7 +407,12 @@ class StageRun:
             "" if source is None else source.why,
             self.inputs.window,
             self._busy * 1000,
+            self.outputs.bytes_out,
         )
+
+    def sink_figures(self) -> Mapping[Uid, SinkFigures]:
+        """Return what its sinks have committed, and what waits for that."""
+        return {uid: sink.figures for uid, sink in self.sinks.items()}
 
     def close(self) -> None:
         """Give up readers, the operator and sinks; what is in the store and prepared in targets stays.

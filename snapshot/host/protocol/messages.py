@@ -24,6 +24,7 @@ from snapshot.tree.frozen_json import Json, JsonLike
 from snapshot.tree.manifest import ChannelState, CommitPayload, SubtaskSnapshot
 from statebackend.files import FileSet
 from statebackend.ids import Epoch, Incarnation, Partition, Uid
+from statebackend.stores.store_calls import StoreCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +280,22 @@ class StageFigures:
     """The number of rows that each of its senders may have under way to it; 0 while its pace is not known."""
     busy_ms: float = 0.0
     """For how long it has worked. One thread works for all stages of a partition, one after the other."""
+    bytes_out: Mapping[Uid, int] = field(default_factory=dict)
+    """The bytes of rows that went out to each stage after it: as they were encoded, or, within the process, as they are
+    in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkFigures:
+    """The commits of one sink in this attempt; nothing of a sink that only holds rows."""
+
+    pending: int = 0
+    """Transactions of complete epochs that are not committed yet."""
+    commits: int = 0
+    commit_ms: float = 0.0
+    """From the first try of each until its target had it, all together."""
+    put_off: int = 0
+    """Tries that are to be made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +311,9 @@ class Figures:
     """The longest that the event loop took for one turn since the last figures."""
     running_ms: float = 0.0
     """For how long this attempt has been there."""
+    sinks: Mapping[Uid, SinkFigures] = field(default_factory=dict)
+    store: Mapping[str, StoreCalls] = field(default_factory=dict)
+    """The calls of its process to the store in this attempt, by their kind."""
 
 
 @dataclass(frozen=True, slots=True)
