@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from recovery.events import Claimed as Claimed
     from recovery.events import Collapsed as Collapsed
     from recovery.events import Deployed as Deployed
+    from recovery.events import Described as Described
+    from recovery.events import DescribedOption as DescribedOption
+    from recovery.events import DescribedStage as DescribedStage
     from recovery.events import EpochAbandoned as EpochAbandoned
     from recovery.events import EpochCommitted as EpochCommitted
     from recovery.events import EpochCompleted as EpochCompleted
@@ -99,6 +102,8 @@ if TYPE_CHECKING:
     from recovery.schemes.passive import Passive as Passive
     from recovery.schemes.rolling_back import JobFailed as JobFailed
     from recovery.schemes.synchronous import Synchronous as Synchronous
+    from recovery.telemetry.html_report import Reported as Reported
+    from recovery.telemetry.html_report import report as report
     from recovery.telemetry.problems import CannotTell as CannotTell
     from snapshot.host.protocol.options import Following as Following
     from statebackend.errors import EpochcutError as EpochcutError
@@ -131,6 +136,9 @@ _HOME = {
         "Claimed",
         "Collapsed",
         "Deployed",
+        "Described",
+        "DescribedOption",
+        "DescribedStage",
         "EpochAbandoned",
         "EpochCommitted",
         "EpochCompleted",
@@ -158,6 +166,7 @@ _HOME = {
         "WorkerJoined",
         "WorkerLost",
     ),
+    "recovery.telemetry.html_report": ("Reported", "report"),
     "recovery.telemetry.problems": ("CannotTell",),
     "recovery.offline.epoch_choice": ("OutputWouldRepeat",),
     "recovery.offline.job_tree": ("NoSuchEpoch", "UnusableEpoch", "open_tree"),

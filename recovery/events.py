@@ -24,6 +24,38 @@ class Event:
 # --- the job ---------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class DescribedStage:
+    """A stage of the program, as `explain()` says it."""
+
+    uid: str
+    title: str
+    lines: tuple[str, ...]
+    """The rest of what `explain()` says of it."""
+    inputs: tuple[tuple[str, str], ...]
+    """The stages whose rows it takes, and how they are divided."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedOption:
+    """An option of a run, its value as text, and whether that differs from the default."""
+
+    name: str
+    value: str
+    given: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described(Event):
+    """The program and the options of this run, before anything else of it is told; the values of secrets are not."""
+
+    job: str
+    scheme: str
+    parallelism: int
+    stages: tuple[DescribedStage, ...]
+    options: tuple[DescribedOption, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed(Event):
     """This driver has the job now; every older one is fenced. `restores` is the epoch it goes on from."""
@@ -381,7 +413,8 @@ class Collapsed(Event):
 
 
 AnyEvent = (
-    Claimed
+    Described
+    | Claimed
     | Finished
     | Stopped
     | GaveUp

@@ -26,6 +26,7 @@ from recovery.driver.driver import Driver
 from recovery.driver.launchers.launch import Launcher
 from recovery.driver.launchers.local_processes import LocalProcesses
 from recovery.driver.launchers.spark_tasks import SparkTasks
+from recovery.driver.report.description import describe
 from recovery.driver.report.event_log import EventLog
 from recovery.driver.report.progress import ProgressLine
 from recovery.driver.report.status import RunState, RunStatus
@@ -380,9 +381,10 @@ def run(
         if telling is not None:
             refused.callback(telling.close)
         driver = Driver(settings, store, launcher, EventLog(events_file), _progress_line(given.progress), place)
+        begun = describe(settings)
+        driver.events.add(begun)
         if telling is not None:
-            told = {"checkpoints": settings.store, "local": settings.local or str(local)}
-            telling.begin(plan, scheme, told, driver.status.show, driver.events.listen)
+            telling.begin(begun, settings.store, driver.status.show, driver.events.listen)
             driver.at_the_end(telling.close)
         driver.start()
         refused.pop_all()

@@ -12,10 +12,10 @@ import pytest
 from recovery.decisions import notes
 from recovery.decisions.notes import Notes, Origin
 from recovery.offline.job_tree import JobTree, NoSuchEpoch, journal_of, open_tree
+from recovery.offline.listing import list_job, show_epoch
 from recovery.offline.stopped_job import take_over
 from recovery.savepoints.disposal import dispose
 from recovery.savepoints.gc import clean_up, take_over_and_plan
-from recovery.savepoints.listing import list_job, show_epoch
 from snapshot.host.protocol.messages import PartitionCost
 from statebackend.ids import Epoch, Partition
 from tests.command_line import Printed, run_command

@@ -25,7 +25,6 @@ from recovery.driver.report.status import RunState, RunStatus, StageWork, Status
 from recovery.telemetry.counts import BOUNDS, Counts, Times
 from recovery.telemetry.exposition import text_of
 from recovery.telemetry.metrics import families
-from recovery.telemetry.page_data import Fixed
 from recovery.telemetry.problems import CannotTell
 from recovery.telemetry.server import Endpoint, WebServer
 from recovery.telemetry.watch import Watch
@@ -42,7 +41,6 @@ Samples = Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
 FIRST, SECOND = (Incarnation(Generation(1), Attempt(number)) for number in (1, 2))
 COUNT = Uid("count")
 PATIENCE = 30.0
-FIXED = Fixed("j", (), ())
 
 
 def samples(text: str) -> Samples:
@@ -99,7 +97,7 @@ def serving() -> Iterator[Callable[..., WebServer]]:
             status: Callable[[], RunStatus] = lambda: RunStatus("j", RunState.RUNNING, 2),
         ) -> WebServer:
             server = WebServer(Endpoint.of("metrics", address, token), "/metrics")
-            server.begin(Watch(FIXED, status).routes)
+            server.begin(Watch("j").routes(status, "/nowhere"))
             open_ones.callback(server.close)
             return server
 
@@ -338,7 +336,7 @@ def test_ten_thousand_partitions_are_told_in_time() -> None:
         work={one: dict.fromkeys(stages, StageWork(1, 1)) for one in partitions},
     )  # fmt: skip
     server = WebServer(Endpoint.of("metrics", "127.0.0.1:0"), "/metrics")
-    server.begin(Watch(FIXED, lambda: status).routes)
+    server.begin(Watch("j").routes(lambda: status, "/nowhere"))
     try:
         began = time.monotonic()
         with urlopen(server.url, timeout=PATIENCE) as answer:

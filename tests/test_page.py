@@ -22,8 +22,7 @@ import recovery
 from recovery import events as log
 from recovery.driver.report.status import RunState, RunStatus, StageWork
 from recovery.events import Marks
-from recovery.telemetry.page_data import Fixed, Node
-from recovery.telemetry.server import Content, Endpoint, WebServer
+from recovery.telemetry.server import Content, Endpoint, Route, WebServer
 from recovery.telemetry.watch import Lately, Watch
 from snapshot.cut.frames import Watermark
 from snapshot.host.protocol.messages import Figures, Followed, PartitionCost, StageFigures
@@ -70,13 +69,27 @@ def cookie_of(url: str, path: str) -> str:
             return str(answer.headers["Set-Cookie"]).partition(";")[0]
 
 
+def described() -> log.Described:
+    stage = log.DescribedStage(MARKUP, MARKUP, (MARKUP,), ((MARKUP, MARKUP),))
+    option = log.DescribedOption(MARKUP, MARKUP, given=True)
+    return log.Described(at=0.0, job=MARKUP, scheme=MARKUP, parallelism=2, stages=(stage,), options=(option,))
+
+
 def watch_of(status: RunStatus) -> Watch:
-    node = Node(MARKUP, MARKUP, (MARKUP,), ((MARKUP, MARKUP),))
-    return Watch(Fixed(MARKUP, (node,), ((MARKUP, MARKUP, True),)), lambda: status)
+    """What was told of a run with this status."""
+    watch = Watch(MARKUP)
+    events: list[log.AnyEvent] = [described(), *status.epochs, *status.recoveries]
+    for event in events:
+        watch.heard(event)
+    return watch
 
 
-def data_of(watch: Watch) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(watch.routes["/data.json"]().body)
+def routes_of(status: RunStatus, tree: str = "/nowhere") -> Mapping[str, Route]:
+    return watch_of(status).routes(lambda: status, tree)
+
+
+def data_of(watch: Watch, status: RunStatus) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(watch.routes(lambda: status, "/nowhere")["/data.json"]().body)
     return found
 
 
@@ -86,21 +99,29 @@ def open_ones() -> Iterator[ExitStack]:
         yield open_ones
 
 
-def serving(open_ones: ExitStack, watch: Watch, address: str = "127.0.0.1:0", token: str = "") -> str:
+def serving(
+    open_ones: ExitStack,
+    routes: Mapping[str, Route],
+    address: str = "127.0.0.1:0",
+    token: str = "",
+    orders: Mapping[str, Route] | None = None,
+) -> str:
     server = WebServer(Endpoint.of("page", address, token), "/")
     open_ones.callback(server.close)
-    server.begin(watch.routes)
+    server.begin(routes, orders)
     return server.url.replace("0.0.0.0", "127.0.0.1")
 
 
 def test_the_page_has_data_before_anything_is_known_and_when_all_is() -> None:
-    nothing = data_of(watch_of(RunStatus("j", RunState.STARTING, 2)))
+    empty = RunStatus("j", RunState.STARTING, 2)
+    nothing = data_of(watch_of(empty), empty)
     assert nothing["partitions"] == nothing["epochs"] == nothing["recoveries"] == []
     assert nothing["complete"] is None
-    watch = watch_of(full_status())
+    status = full_status()
+    watch = watch_of(status)
     watch.heard(log.EpochAbandoned(at=1.0, epoch=EPOCH, reason="timed out", detail=MARKUP))
     watch.heard(log.Trouble(at=1.0, what=MARKUP, reason=MARKUP))
-    found = data_of(watch)
+    found = data_of(watch, status)
     assert found["job"] == found["scheme"] == MARKUP
     assert [one["partition"] for one in found["partitions"]] == [0, 1]
     assert found["partitions"][0]["stages"][MARKUP]["rows_in"] == 5
@@ -108,14 +129,15 @@ def test_the_page_has_data_before_anything_is_known_and_when_all_is() -> None:
     assert found["states"] == {MARKUP: {"0": 100, "1": 100}}
     assert found["epochs"][0]["partitions"][1]["async_ms"] == 2.0
     assert found["given_up"][0]["detail"] == MARKUP
-    assert [note["kind"] for note in found["notes"]] == ["Trouble", "EpochAbandoned"]
+    assert [note["kind"] for note in found["notes"]][:2] == ["Trouble", "EpochAbandoned"]
     assert found["standbys"][0]["epoch"] == "7-1"
 
 
 def test_a_thousand_partitions_are_told_in_time() -> None:
-    watch = watch_of(full_status(1_000))
+    status = full_status(1_000)
+    watch = watch_of(status)
     began = time.process_time()
-    assert len(data_of(watch)["partitions"]) == 1_000
+    assert len(data_of(watch, status)["partitions"]) == 1_000
     assert time.process_time() - began < 2
 
 
@@ -150,7 +172,7 @@ def luminance(colour: str) -> float:
 
 
 def test_without_a_token_only_calls_by_a_name_of_the_loopback_see_the_page(open_ones: ExitStack) -> None:
-    url = serving(open_ones, watch_of(full_status()))
+    url = serving(open_ones, routes_of(full_status()))
     for path in ("/", "/page.js", "/data.json", "/metrics"):
         assert asked(url, path)[0] == 200
         assert asked(url, path, Host="evil.example")[0] == 403
@@ -159,7 +181,7 @@ def test_without_a_token_only_calls_by_a_name_of_the_loopback_see_the_page(open_
 
 
 def test_a_browser_gives_the_token_once_and_keeps_it_where_no_script_reads_it(open_ones: ExitStack) -> None:
-    url = serving(open_ones, watch_of(full_status()), "0.0.0.0:0", TOKEN)
+    url = serving(open_ones, routes_of(full_status()), "0.0.0.0:0", TOKEN)
     assert asked(url, "/")[0] == asked(url, "/?token=wrong-token-of-length")[0] == 401
     assert asked(url, f"/data.json?token={TOKEN}")[0] == 401, "it stands in the address of the page alone"
     assert asked(url, f"/?token={TOKEN}")[0] == 303
@@ -178,7 +200,7 @@ def test_a_token_is_in_no_log(open_ones: ExitStack, caplog: pytest.LogCaptureFix
     log_of_calls.addHandler(handler)
     open_ones.callback(log_of_calls.removeHandler, handler)
     caplog.set_level("DEBUG", "epochcut.web")
-    url = serving(open_ones, watch_of(full_status()), "0.0.0.0:0", TOKEN)
+    url = serving(open_ones, routes_of(full_status()), "0.0.0.0:0", TOKEN)
     assert asked(url, f"/?token={TOKEN}")[0] == 303
     while "GET / 303" not in logged.get(timeout=20).getMessage():
         pass  # a call is logged after it was answered

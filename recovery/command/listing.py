@@ -24,8 +24,7 @@ from recovery.command.exits import FoundDamage, exit_of
 from recovery.decisions.notes import Origin
 from recovery.driver.tree.identity import WrongJob
 from recovery.offline.job_tree import find_jobs, open_tree
-from recovery.savepoints.happenings import Happened, history
-from recovery.savepoints.listing import (
+from recovery.offline.listing import (
     EpochInFull,
     EpochLine,
     ListedJob,
@@ -34,6 +33,7 @@ from recovery.savepoints.listing import (
     list_job,
     show_epoch,
 )
+from recovery.savepoints.happenings import Happened, history
 from snapshot.tree.manifest import ManifestKind
 from statebackend.ids import NO_EPOCH
 from statebackend.readable import one_line

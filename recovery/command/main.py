@@ -28,6 +28,7 @@ from recovery.command import (
     inject,
     inspect,
     listing,
+    page,
     repair,
     rescale,
     restore,
@@ -47,6 +48,7 @@ _UNKNOWN: Final = re.compile(r"argument VERB: invalid choice: '(.*?)' \(choose f
 _VERBS = (
     listing,
     status,
+    page,
     ending,
     inspect,
     export,

@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     from recovery.offline.job_tree import UnusableEpoch as UnusableEpoch
     from recovery.offline.job_tree import find_jobs as find_jobs
     from recovery.offline.job_tree import open_tree as open_tree
+    from recovery.offline.listing import EpochInFull as EpochInFull
+    from recovery.offline.listing import EpochLine as EpochLine
+    from recovery.offline.listing import ListedJob as ListedJob
+    from recovery.offline.listing import list_job as list_job
+    from recovery.offline.listing import show_epoch as show_epoch
     from recovery.offline.new_tree import TargetExists as TargetExists
     from recovery.offline.reading import BytesRead as BytesRead
     from recovery.offline.reading import NoSuchState as NoSuchState
@@ -87,11 +92,6 @@ if TYPE_CHECKING:
     from recovery.savepoints.inspecting import Wanted as Wanted
     from recovery.savepoints.inspecting import inspect as inspect
     from recovery.savepoints.inspecting import read_rows as read_rows
-    from recovery.savepoints.listing import EpochInFull as EpochInFull
-    from recovery.savepoints.listing import EpochLine as EpochLine
-    from recovery.savepoints.listing import ListedJob as ListedJob
-    from recovery.savepoints.listing import list_job as list_job
-    from recovery.savepoints.listing import show_epoch as show_epoch
     from recovery.savepoints.repairing import CannotRepair as CannotRepair
     from recovery.savepoints.repairing import Repaired as Repaired
     from recovery.savepoints.repairing import repair as repair
@@ -167,7 +167,7 @@ _HOME = {
         "inspect",
         "read_rows",
     ),
-    "recovery.savepoints.listing": ("EpochInFull", "EpochLine", "ListedJob", "list_job", "show_epoch"),
+    "recovery.offline.listing": ("EpochInFull", "EpochLine", "ListedJob", "list_job", "show_epoch"),
     "recovery.savepoints.repairing": ("CannotRepair", "Repaired", "repair"),
     "recovery.savepoints.rescaling": ("CannotRescale", "RescalePlan", "Rescaled", "rescale"),
     "recovery.savepoints.restoring": ("BeyondMaximum", "ToRestore", "plan_restore_of", "restore"),

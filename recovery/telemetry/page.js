@@ -1,15 +1,17 @@
 // The page of a job: it asks for /data.json each second and draws what has changed. All texts become text nodes.
+// In a report the data lie in the page itself, nothing is asked for, and all views are drawn one below the other.
 "use strict";
 
 const EVERY = 1000;
 const PHASES = ["decided", "restarted", "downloaded", "opened", "caught_up"];
 const HUES = ["var(--one)", "var(--two)", "var(--three)", "var(--four)", "var(--five)"];
-let data = null, before = null, failures = 0, chosen = null;
+const REPORT = document.getElementById("data") && JSON.parse(document.getElementById("data").textContent);
+let data = REPORT && REPORT.data, tree = REPORT && REPORT.tree, before = null, failures = 0, chosen = null, armed = null, answer = "";
 
 // --- small helpers -----------------------------------------------------------------------------------------------
 
 function make(tag, attributes = {}, ...inside) {
-  const svg = ["svg", "g", "rect", "path", "text", "title", "line"].includes(tag);
+  const svg = ["svg", "g", "rect", "path", "text", "title", "line", "polyline"].includes(tag);
   const node = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name === "onclick") node.addEventListener("click", value);
@@ -31,7 +33,10 @@ function span(ms) {
   if (ms === null || ms === undefined) return "";
   return ms < 1000 ? ms.toFixed(ms < 10 ? 1 : 0) + " ms" : ms < 120000 ? (ms / 1000).toFixed(1) + " s" : (ms / 60000).toFixed(1) + " min";
 }
-const clock = (at) => new Date(at * 1000).toLocaleTimeString();
+function clock(at) {
+  const time = new Date(at * 1000), today = new Date(data.now * 1000).toDateString() === time.toDateString();
+  return today && !REPORT ? time.toLocaleTimeString() : time.toLocaleString();
+}
 const ago = (at) => (at === null ? "never" : span(Math.max(0, (data.now - at) * 1000)) + " ago");
 
 function table(caption, heads, rows, text = []) {
@@ -116,6 +121,16 @@ function graph() {
   return make("div", { class: "wide" }, make("svg", { width, height, role: "img", "aria-label": "The stages of the program; the table below has the same figures" }, edges, boxes));
 }
 
+function heldBack() {  // the first stage whose event time is furthest behind, and where: those after it only follow
+  const found = data.partitions.flatMap((one) => data.nodes.map((node, place) => ({ uid: node.uid, partition: one.partition, place, stage: one.stages[node.uid] })))
+    .filter((one) => one.stage && one.stage.behind_ms !== null);
+  const most = Math.max(...found.map((one) => one.stage.behind_ms));
+  return found.filter((one) => most - one.stage.behind_ms < 1).sort((a, b) => a.place - b.place)[0];
+}
+function mostBusy() {
+  const found = data.partitions.flatMap((one) => data.nodes.map((node) => ({ uid: node.uid, partition: one.partition, busy: share(one, node.uid).busy })));
+  return found.filter((one) => one.busy > 0).sort((a, b) => b.busy - a.busy)[0];
+}
 function overview() {
   const newest = data.epochs[0];
   const rows = data.nodes.map((node) => {
@@ -123,19 +138,20 @@ function overview() {
     return [node.uid, rate(stage.rate_in || 0), rate(stage.rate_out || 0), load(part), percent(part.blocked), bytes(stage.queued),
       count(stage.late), count(stage.bad), stage.behind_ms === null ? "" : span(stage.behind_ms)];
   });
-  const slow = data.nodes.filter((node) => data.stages[node.uid] && data.stages[node.uid].behind_ms !== null)
-    .sort((a, b) => data.stages[b.uid].behind_ms - data.stages[a.uid].behind_ms)[0];
+  const held = heldBack(), pressed = mostBusy();
   return [
+    data.actions ? orders() : null,
     facts(["State", data.state, mood(data.state)], ["Complete epoch", (data.complete || "none") + ", " + ago(data.completed_at)],
       ["Last epoch took", newest ? span(newest.took_ms) : "none yet"], ["Roll-backs", count(data.restarts), data.restarts ? "warn" : "good"],
-      ["Processes of each partition", "at least " + data.redundancy], ["Epochs abandoned", count(data.abandoned), data.abandoned ? "warn" : "good"], ["Event time is held back by", slow ? slow.uid : "nothing"]),
+      ["Processes of each partition", "at least " + data.redundancy], ["Epochs abandoned", count(data.abandoned), data.abandoned ? "warn" : "good"], ["Event time is held back by", held ? `${held.uid}, partition ${held.partition}` : "nothing"],
+      ["Busiest", pressed ? `${pressed.uid}, partition ${pressed.partition}: ${percent(pressed.busy)}` : "nothing is known"]),
     data.trouble ? make("p", { class: "warn" }, "Trouble: " + data.trouble) : null,
     data.failure ? make("p", { class: "bad" }, "Last failure: " + data.failure) : null,
     graph(),
     legend(["busy", "back-pressured", "idle"], ["var(--busy)", "var(--blocked)", "var(--idle)"]),
     table("Stages; busy and back-pressured are of the partition where it is most", ["stage", "in", "out", "busy", "back-pressured", "waiting", "late rows", "left out", "behind the clock"], rows),
     make("h2", {}, "What happened"),
-    table("Newest first", ["time", "event", ""], data.notes.slice(0, 40).map((note) =>
+    table("Newest first", ["time", "event", ""], data.notes.slice(0, REPORT ? 200 : 40).map((note) =>
       [clock(note.at), make("span", { class: "kind " + (note.level === "error" ? "bad" : note.level === "warning" ? "warn" : "soft") }, note.kind), make("pre", {}, note.text)]), [1, 2]),
   ];
 }
@@ -163,6 +179,13 @@ function partitions() {
   ];
 }
 
+function why(one) {
+  const parts = { "waiting for markers": one.alignment_ms, "cutting": one.sync_ms, "storing": one.async_ms };
+  const [what, took] = Object.entries(parts).sort((a, b) => b[1] - a[1])[0];
+  const last = one.partitions && one.partitions.slice().sort((a, b) => b.since_trigger_ms - a.since_trigger_ms)[0];
+  const rest = one.took_ms - took, mostly = took >= rest ? `${what}, ${span(took)}` : `between the parts, ${span(rest)}: markers on their way, or the journal`;
+  return mostly + (last ? `; partition ${last.partition} was last` : "");
+}
 function epochs() {
   const shown = data.epochs.slice(0, 100), most = Math.max(1, ...shown.map((one) => one.took_ms));
   const picked = shown.find((one) => one.epoch === chosen) || shown[0];
@@ -171,7 +194,8 @@ function epochs() {
   const said = (one) => `aligned ${span(one.alignment_ms)}, cut ${span(one.sync_ms)}, stored ${span(one.async_ms)}`;
   return [
     facts(["In flight", data.in_flight.join(", ") || "none"], ["Abandoned", count(data.abandoned)], ["Skipped", count(data.skipped)],
-      ["Slowest of these", slowest ? `${slowest.epoch}: ${span(slowest.took_ms)}` : "none"]),
+      ["Slowest of these", slowest ? make("button", { onclick: () => { chosen = slowest.epoch; draw(); } }, `${slowest.epoch}: ${span(slowest.took_ms)}`) : "none"]),
+    slowest ? make("p", {}, `Where the time of ${slowest.epoch} went: ${why(slowest)}.`) : null,
     legend(["aligned", "cut", "stored"], HUES),
     table("Complete epochs, newest first", ["epoch", "complete", "took", "", "aligned", "cut", "stored", "state", "in flight"], shown.map((one) =>
       [make("button", { onclick: () => { chosen = one.epoch; draw(); } }, one.epoch + (one.savepoint ? " (savepoint)" : "")), clock(one.at), span(one.took_ms),
@@ -187,7 +211,7 @@ function epochs() {
 }
 
 function recoveries() {
-  const most = Math.max(1, ...data.recoveries.map((one) => Math.max(0, ...Object.values(one.marks).filter((mark) => mark !== null))));
+  const most = Math.max(1, ...data.recoveries.map((one) => Math.max(0, ...PHASES.map((name) => one.marks[name] || 0))));
   const phases = (marks) => {
     let at = 0;
     return PHASES.map((name, place) => {
@@ -198,14 +222,40 @@ function recoveries() {
       return [HUES[place], took];
     });
   };
+  const cost = data.cost;
   return [
+    facts(["Recoveries", count(cost.recoveries), cost.recoveries ? "warn" : "good"], ["Without all of its state", span(cost.down_ms)],
+      ["Work done again", span(cost.again_ms)], ["Oldest output at its commit", cost.oldest_ms === null ? "none" : span(cost.oldest_ms)],
+      ["Uploaded in vain", bytes(cost.orphan_bytes)]),
     legend(PHASES, HUES),
     table("Recoveries, newest first: milliseconds after the failure was detected", ["time", "from epoch", "", ...PHASES, "first output"], data.recoveries.map((one) =>
-      [clock(one.at), one.epoch || "the beginning", bar(phases(one.marks), most, PHASES.map((name) => `${name} ${span(one.marks[name])}`).join(", ")),
+      [clock(one.failed_at), one.epoch || "the beginning", bar(phases(one.marks), most, PHASES.map((name) => `${name} ${span(one.marks[name])}`).join(", ")),
         ...PHASES.map((name) => span(one.marks[name])), span(one.marks.first_output)])),
+    make("h2", {}, "Who was lost, and what was done again"),
+    table("Newest first", ["time", "work done again", "who was lost, and why"], data.recoveries.map((one) => [clock(one.failed_at), span(one.again_ms),
+      make("pre", {}, [...new Set([...one.lost, ...one.failures].map(firstLine))].slice(0, 4).join("\n") || "not known")]), [2]),
+    data.recoveries.slice(0, REPORT ? 20 : 5).map(plot),
     make("h2", {}, "Failures"),
     table("Newest first", ["time", "what", ""], data.failures.map((one) => [clock(one.at), one.cause, make("pre", {}, one.text)]), [1, 2]),
   ];
+}
+const firstLine = (text) => text.split("\n")[0];
+function plot(one) {
+  if (one.ages.length < 2) return null;
+  const [left, right, top, bottom] = [70, 700, 12, 150], ages = one.ages;
+  const from = Math.min(ages[0][0], one.failed_at), until = Math.max(ages[ages.length - 1][0], one.at);
+  const most = Math.max(...ages.map((age) => age[2])) || 1, opened = one.failed_at + (one.marks.opened || 0) / 1000;
+  const x = (at) => left + (right - left) * (at - from) / (until - from || 1), y = (ms) => bottom - (bottom - top) * ms / most;
+  const line = (column, hue) => make("polyline", { points: ages.map((age) => `${x(age[0]).toFixed(1)},${y(age[column]).toFixed(1)}`).join(" "), fill: "none", stroke: hue, "stroke-width": 2 });
+  const worst = ages.slice().sort((a, b) => b[2] - a[2])[0], calm = ages.filter((age) => age[0] < one.failed_at);
+  const usual = calm.length ? Math.max(...calm.map((age) => age[2])) : null;
+  const said = `Failure at ${clock(one.failed_at)}: output was ${span(worst[2])} old at its commit at worst, ` + (usual === null ? "and nothing was committed shortly before" : `${span(usual)} at most before`);
+  return [make("p", {}, said), make("div", { class: "wide" }, make("svg", { width: 720, height: 178, role: "img", "aria-label": said },
+    make("rect", { x: x(one.failed_at), y: top, width: Math.max(2, x(opened) - x(one.failed_at)), height: bottom - top, fill: "var(--blocked)", opacity: 0.25 }),
+    make("line", { x1: left, x2: right, y1: bottom, y2: bottom, stroke: "var(--soft)" }), line(2, "var(--one)"), line(3, "var(--three)"),
+    make("text", { x: 0, y: top + 8, class: "dim" }, span(most)), make("text", { x: 0, y: bottom, class: "dim" }, "0"),
+    make("text", { x: left, y: bottom + 18, class: "dim" }, clock(from)), make("text", { x: right - 60, y: bottom + 18, class: "dim" }, clock(until)))),
+    legend(["the oldest row of each epoch when it was committed", "the newest", "no partition, or not all, had its state"], ["var(--one)", "var(--three)", "var(--blocked)"])];
 }
 
 function state() {
@@ -226,6 +276,20 @@ function state() {
   ];
 }
 
+function savepoints() {
+  if (!tree) { look(); return [make("p", { class: "soft" }, "Reading the job's tree.")]; }
+  const pinned = tree.epochs.filter((one) => one.pins.length || one.kind === "savepoint"), others = tree.epochs.filter((one) => !pinned.includes(one));
+  const listed = (title, found) => table(title, ["epoch", "taken", "kind", "state", "pinned by", "partitions", "size", "of its own", "files", "program", "made by", "problem"], found.slice(0, 300).map((one) =>
+    [one.epoch, one.created_at === null ? "" : clock(one.created_at / 1000), one.kind || "", one.state, one.pins.join(", "), count(one.parallelism), bytes(one.full_bytes), bytes(one.new_bytes), count(one.files),
+      one.program, one.origin ? `${one.origin.how} of ${one.origin.uri}` : "", one.problem ? make("span", { class: "bad" }, one.problem) : ""]), [2, 3, 4, 9, 10, 11]);
+  return [
+    tree.problem ? make("p", { class: "bad" }, tree.problem) : null,
+    data.actions ? orders() : null,
+    listed("Savepoints, newest first", pinned), make("h2", {}, "Other epochs in the tree"), listed("Newest first", others),
+    make("p", { class: "soft" }, `They lie at ${tree.uri}.`),
+  ];
+}
+
 function configuration() {
   return [
     facts(["Job", data.job], ["Scheme", data.scheme], ["Partitions", count(data.parallelism)], ["Generation, attempt", data.attempt || "none yet"]),
@@ -235,7 +299,29 @@ function configuration() {
 }
 
 const VIEWS = { overview: ["Overview", overview], partitions: ["Partitions", partitions], epochs: ["Epochs", epochs],
-  recoveries: ["Recoveries", recoveries], state: ["State", state], configuration: ["Configuration", configuration] };
+  recoveries: ["Recoveries", recoveries], state: ["State", state], savepoints: ["Savepoints", savepoints], configuration: ["Configuration", configuration] };
+
+// --- what the page may ask for, where it is allowed to --------------------------------------------------------------
+
+function orders() {
+  const button = (path, title) => make("button", { class: "order", onclick: () => {
+    if (armed === path) { armed = null; order(path); } else { armed = path; answer = ""; }
+    draw();
+  } }, armed === path ? `Really: ${title.toLowerCase()}?` : title);
+  return make("p", {}, button("/savepoint", "Take a savepoint"), " ", button("/stop", "Stop with a savepoint"), " ",
+    make("span", { role: "status" }, answer));
+}
+async function order(path) {
+  answer = "Asked for; this takes an epoch.";
+  try {
+    const said = await (await fetch(path, { method: "POST", headers: { "X-Epochcut": "page" } })).json();
+    answer = said.done || "It was not done: " + said.problem;
+  } catch (error) {
+    answer = "It is not known whether it was done: " + error.message;
+  }
+  tree = null;
+  draw();
+}
 
 // --- drawing and asking -------------------------------------------------------------------------------------------
 
@@ -250,15 +336,18 @@ function draw() {
   const name = current();
   document.getElementById("views").replaceChildren(...Object.entries(VIEWS).map(([one, [title]]) =>
     make("li", {}, make("a", { href: "#" + one, "aria-current": one === name ? "page" : null }, title))));
+  if (REPORT) document.querySelector("nav").hidden = true;
   if (!data) return;
   document.title = `${data.job}: ${data.state}`;
   document.getElementById("job").textContent = data.job;
   document.getElementById("state").replaceChildren(make("span", { class: "badge " + mood(data.state) }, data.state));
   document.getElementById("about").textContent =
-    `${data.scheme}, ${data.parallelism} partitions; complete epoch ${data.complete || "none"}, ${ago(data.completed_at)}`;
+    [data.scheme, `${data.parallelism} partitions`, `complete epoch ${data.complete || "none"}, ${ago(data.completed_at)}`].filter(Boolean).join("; ");
+  document.getElementById("source").textContent = data.told_by ? `As told by ${data.told_by}` : "";
   const view = document.getElementById("view"), scrolled = [...view.querySelectorAll(".wide")].map((one) => one.scrollLeft);
   const focused = document.activeElement && view.contains(document.activeElement) ? document.activeElement.textContent : null;
-  view.replaceChildren(...VIEWS[name][1]().flat().filter((one) => one !== null));
+  const drawn = REPORT ? Object.values(VIEWS).map(([title, draws]) => [make("h2", { class: "view" }, title), draws()]) : VIEWS[name][1]();
+  view.replaceChildren(...drawn.flat(Infinity).filter((one) => one !== null && one !== undefined));
   view.querySelectorAll(".wide").forEach((one, place) => { one.scrollLeft = scrolled[place] || 0; });
   if (focused) [...view.querySelectorAll("button")].find((one) => one.textContent === focused)?.focus({ preventScroll: true });
 }
@@ -281,6 +370,18 @@ async function ask() {
   }
   setTimeout(ask, document.hidden ? 10 * EVERY : Math.min(30, failures + 1) * EVERY);
 }
+async function look() {  // at the tree, which may be far
+  if (look.under_way) return;
+  look.under_way = true;
+  try {
+    tree = await (await fetch("/tree.json", { signal: AbortSignal.timeout(60000) })).json();
+  } catch (error) {
+    tree = { uri: "", epochs: [], problem: "The tree could not be read: " + error.message };
+  }
+  look.under_way = false;
+  setTimeout(() => { if (current() === "savepoints" && !document.hidden) look(); else tree = null; }, 30 * EVERY);
+  draw();
+}
 window.addEventListener("hashchange", draw);
 draw();
-ask();
+if (!REPORT) ask();

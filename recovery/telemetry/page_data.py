@@ -7,39 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from recovery import events as log
 from recovery.driver.report.event_log import plain
 from recovery.driver.report.status import RunStatus, StageWork
+from recovery.telemetry.counts import Counts
+from recovery.telemetry.latency import Age
 from snapshot.cut.frames import EARLIEST, LATEST
 from snapshot.host.protocol.messages import Figures, StageFigures
 from snapshot.ids import Member
 from statebackend.ids import Partition, Uid
 
-_IN_FULL = 20
+_IN_FULL: Final = 20
 """Newest epochs of which the page has each partition's cost."""
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A stage of the program, as the page draws it."""
-
-    uid: str
-    title: str
-    lines: tuple[str, ...]
-    """The rest of what `explain()` says of it."""
-    inputs: tuple[tuple[str, str], ...]
-    """The stages whose rows it takes, and how they are divided."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fixed:
-    """The facts that stay the same while the job runs."""
-
-    job: str
-    nodes: tuple[Node, ...]
-    configuration: tuple[tuple[str, str, bool], ...]
-    """Each option, its value, and whether that is another one than the default."""
+_SLOWEST: Final = 5
+"""The slowest of all that are known, of which it has that too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +44,50 @@ class Failure:
     text: str
 
 
-def page_data(
-    fixed: Fixed,
-    status: RunStatus,
-    notes: Sequence[Note],
-    abandoned: Sequence[log.EpochAbandoned],
-    failures: Sequence[Failure],
-    now: float,
-) -> Mapping[str, object]:
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """A recovery, with the failures that it made up for."""
+
+    event: log.Recovered
+    failed_at: float
+    """The time of the first of them."""
+    failures: tuple[str, ...]
+    lost: tuple[str, ...]
+    """The processes that were lost meanwhile, and why."""
+    ages: tuple[Age, ...] = ()
+    """The ages of the output that was committed before, meanwhile, and afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """All that is seen of a job at one moment; sequences begin with the oldest."""
+
+    status: RunStatus
+    described: log.Described
+    counts: Counts
+    notes: Sequence[Note] = ()
+    epochs: Sequence[log.EpochCompleted] = ()
+    abandoned: Sequence[log.EpochAbandoned] = ()
+    failures: Sequence[Failure] = ()
+    recoveries: Sequence[Recovery] = ()
+    standing: str = ""
+    """The state in words, where it is none of a run; such as that no driver runs."""
+    told_by: str = ""
+    """The place from which this is known, if that is not the running driver."""
+    actions: bool = False
+    """True if the page may ask for savepoints and for the end of the job."""
+
+
+def page_data(seen: Seen, now: float) -> Mapping[str, object]:
     """Return all that the page shows; `now` is in seconds since 1970."""
+    status = seen.status
+    slowest = {one.epoch for one in sorted(seen.epochs, key=lambda one: -one.since_trigger_ms)[:_SLOWEST]}
     return {
         "now": now,
-        "job": fixed.job,
-        "state": status.state.value,
+        "job": seen.described.job,
+        "state": seen.standing or status.state.value,
+        "told_by": seen.told_by,
+        "actions": seen.actions,
         "scheme": status.scheme,
         "parallelism": status.parallelism,
         "redundancy": status.redundancy,
@@ -83,25 +97,29 @@ def page_data(
         "committed": _text(status.committed),
         "completed_at": status.completed_at,
         "in_flight": [str(epoch) for epoch in status.in_flight],
-        "restarts": status.restarts,
+        "restarts": seen.counts.events["AttemptFailed"],
         "failure": status.failure,
         "trouble": status.trouble,
-        "abandoned": status.abandoned,
-        "skipped": status.skipped,
-        "nodes": [plain(node) for node in fixed.nodes],
+        "abandoned": seen.counts.events["EpochAbandoned"],
+        "skipped": seen.counts.events["EpochSkipped"],
+        "nodes": [plain(stage) for stage in seen.described.stages],
         "stages": _stages(status, now),
         "partitions": [_partition(status, partition, now) for partition in _partitions(status)],
         "standbys": [_standby(status, worker) for worker, role in status.roles.items() if role is None],
-        "epochs": [_epoch(one, whole=place < _IN_FULL) for place, one in enumerate(reversed(status.epochs))],
+        "epochs": [
+            _epoch(one, whole=place < _IN_FULL or one.epoch in slowest)
+            for place, one in enumerate(reversed(seen.epochs))
+        ],
         "given_up": [
             {"epoch": str(one.epoch), "at": one.at, "reason": one.reason, "detail": one.detail}
-            for one in reversed(abandoned)
+            for one in reversed(seen.abandoned)
         ],
-        "recoveries": [plain(one) for one in reversed(status.recoveries)],
-        "failures": [plain(one) for one in reversed(failures)],
-        "states": _states(status),
-        "notes": [plain(note) for note in reversed(notes)],
-        "configuration": [list(one) for one in fixed.configuration],
+        "recoveries": [_recovery(one) for one in reversed(seen.recoveries)],
+        "failures": [plain(one) for one in reversed(seen.failures)],
+        "cost": _cost(seen),
+        "states": _states(seen.epochs),
+        "notes": [plain(note) for note in reversed(seen.notes)],
+        "configuration": [[one.name, one.value, one.given] for one in seen.described.options],
     }
 
 
@@ -227,7 +245,42 @@ def _epoch(event: log.EpochCompleted, *, whole: bool) -> Mapping[str, object]:
     }
 
 
-def _states(status: RunStatus) -> Mapping[str, Mapping[str, int]]:
+def _states(epochs: Sequence[log.EpochCompleted]) -> Mapping[str, Mapping[str, int]]:
     """Return the bytes of each operator's state in the newest epoch, by partition."""
-    newest: Mapping[Uid, Mapping[Partition, int]] = status.epochs[-1].states if status.epochs else {}
+    newest: Mapping[Uid, Mapping[Partition, int]] = epochs[-1].states if epochs else {}
     return {uid: {str(partition): size for partition, size in state.items()} for uid, state in newest.items()}
+
+
+# --- failures --------------------------------------------------------------------------------------------------------
+
+
+def _recovery(one: Recovery) -> Mapping[str, object]:
+    return {
+        "at": one.event.at,
+        "failed_at": one.failed_at,
+        "epoch": _text(one.event.epoch),
+        "again_ms": one.event.epoch_age_ms,
+        "marks": plain(one.event.marks),
+        "failures": list(one.failures),
+        "lost": list(one.lost),
+        "ages": [
+            [round(age.at, 3), str(age.epoch), round(age.oldest_ms, 1), round(age.newest_ms, 1)] for age in one.ages
+        ],
+    }
+
+
+def _cost(seen: Seen) -> Mapping[str, object]:
+    """Return the sums of what epochs and failures have cost."""
+    counts, recoveries = seen.counts, [one.event for one in seen.recoveries]
+    return {
+        "epochs": counts.events["EpochCompleted"],
+        "state_bytes": counts.state_bytes,
+        "channel_bytes": counts.channel_bytes,
+        "cut_ms": counts.epochs["sync"].total,
+        "recoveries": counts.events["Recovered"],
+        "known": len(recoveries),
+        "down_ms": sum(one.marks.opened or 0.0 for one in recoveries),
+        "again_ms": sum(one.epoch_age_ms or 0.0 for one in recoveries),
+        "oldest_ms": max((age.oldest_ms for one in seen.recoveries for age in one.ages), default=None),
+        "orphan_bytes": counts.orphan_bytes,
+    }

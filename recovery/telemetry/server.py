@@ -1,9 +1,9 @@
 """The small server at which a job's metrics and page are read, in threads of its own.
 
 Invariant: whatever a caller does or leaves undone, the job is unharmed: no answer is waited for, a caller that is
-silent is hung up on, and of very many callers at once most are turned away. Nothing is changed by any call. Without a
-token it listens on the loopback alone, and answers only calls to a name of the loopback: a page of somebody else's
-whose own name was made to lead here gets nothing.
+silent is hung up on, and of very many callers at once most are turned away. Nothing is changed by any call but an order
+that the page's own script posts, where there are orders. Without a token it listens on the loopback alone, and answers
+only calls to a name of the loopback: a foreign page whose own name was made to lead here gets nothing.
 """
 
 from __future__ import annotations
@@ -69,8 +69,11 @@ class Endpoint:
     token: str = ""
 
     @classmethod
-    def of(cls, option: str, address: str, token: str = "") -> Endpoint:
-        """Read an address such as `127.0.0.1:9249`; `CannotTell` if it is none, or is open to others unprotected."""
+    def of(cls, option: str, address: str, token: str = "", giving: str = "web_token") -> Endpoint:
+        """Read an address such as `127.0.0.1:9249`; `CannotTell` if it is none, or is open to others unprotected.
+
+        `giving` is how the token is given.
+        """
         parts = urlsplit(f"//{address}")
         try:
             host, port = parts.hostname, parts.port
@@ -79,10 +82,10 @@ class Endpoint:
         if not host or port is None or parts.path or parts.username is not None:
             raise CannotTell(f"{option} is {address!r}; give an address and a port, such as '127.0.0.1:9249'")
         if token and len(token) < _SECRET:
-            raise CannotTell(f"web_token has {len(token)} characters; give at least {_SECRET}")
+            raise CannotTell(f"{giving} has {len(token)} characters; give at least {_SECRET}")
         if not token and not _is_loopback(host):
             raise CannotTell(
-                f"{option} is {address!r}, which other hosts can reach; give web_token, which a scraper sends as its "
+                f"{option} is {address!r}, which other hosts can reach; give {giving}, which a scraper sends as its "
                 "bearer token (Prometheus: authorization: credentials) and a browser once as ?token=, or listen on "
                 "127.0.0.1"
             )
@@ -104,9 +107,9 @@ class WebServer:
             ) from error
         self._thread = threading.Thread(target=self._server.serve_forever, args=(_LOOK,), name="web", daemon=True)
 
-    def begin(self, routes: Mapping[str, Route]) -> None:
-        """Answer calls to these paths."""
-        self._server.set_app(_guarded(self._server.endpoint, routes))
+    def begin(self, routes: Mapping[str, Route], orders: Mapping[str, Route] | None = None) -> None:
+        """Answer calls to these paths, and carry out those orders, which are posted by the page itself."""
+        self._server.set_app(_guarded(self._server.endpoint, routes, orders or {}))
         self._thread.start()
 
     @property
@@ -124,7 +127,7 @@ class WebServer:
         self._server.server_close()
 
 
-def _guarded(endpoint: Endpoint, routes: Mapping[str, Route]) -> WSGIApplication:
+def _guarded(endpoint: Endpoint, routes: Mapping[str, Route], orders: Mapping[str, Route]) -> WSGIApplication:
     """Return the application that answers those callers that may have an answer, and no others."""
 
     def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
@@ -135,12 +138,15 @@ def _guarded(endpoint: Endpoint, routes: Mapping[str, Route]) -> WSGIApplication
             return []
         if not _may(endpoint, environ):
             return _say(start, "401 Unauthorized" if endpoint.token else "403 Forbidden", "not for you\n")
-        if environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
+        ordered = environ.get("REQUEST_METHOD") == "POST" and path in orders
+        if not ordered and environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
             return _say(start, "405 Method Not Allowed", "nothing can be changed here\n")
-        if path not in routes:
+        if ordered and not _is_of_the_page(environ):
+            return _say(start, "403 Forbidden", "only the page itself can ask for this\n")
+        if not ordered and path not in routes:
             return _say(start, "404 Not Found", f"there is: {', '.join(routes)}\n")
         try:
-            content = routes[path]()
+            content = (orders if ordered else routes)[path]()
         except Exception:
             _LOG.exception("%s could not be put together", path)
             return _say(start, "500 Internal Server Error", "it could not be put together; see the driver's log\n")
@@ -171,6 +177,11 @@ def _may(endpoint: Endpoint, environ: WSGIEnvironment) -> bool:
         host = urlsplit(f"//{environ.get('HTTP_HOST', '')}").hostname
         return host is not None and (host == endpoint.host or _is_loopback(host))
     return False
+
+
+def _is_of_the_page(environ: WSGIEnvironment) -> bool:
+    """True if the page's own script is the caller: no other site can make a browser send this header."""
+    return environ.get("HTTP_X_EPOCHCUT") == "page"
 
 
 def _cookie_name(environ: WSGIEnvironment) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import threading
 from collections.abc import Iterator
+from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,6 +16,8 @@ import recovery
 from recovery import FailureRate, LocalProcesses, Passive
 from recovery import events as log
 from recovery.inject.targets import Kind, Order, WorkerOf
+from recovery.telemetry.past_job import PastJob
+from recovery.telemetry.server import Endpoint, WebServer
 from statebackend.ids import Partition
 from tests import endless_job
 
@@ -21,11 +26,29 @@ VIEWS = {
     "overview": ["rows", "sums", "aggregate(v) per record", "AttemptFailed", "busy"],
     "partitions": ["partition 0", "partition 1", "127.0.0.1, process", "Standing by"],
     "epochs": ["Complete epochs, newest first", "partition by partition", "aligned"],
-    "recoveries": ["restarted", "opened", "Failures", "; restart"],
+    "recoveries": ["restarted", "opened", "Failures", "; restart", "work done again", "the process of partition 0"],
     "state": ["sums", "partition 0", "KiB"],
+    "savepoints": ["Other epochs in the tree", "checkpoint", "committed", "They lie at"],
     "configuration": ["lost_after", "Passive", "(not shown)"],
 }
 TOKEN = "a-token-for-this-test-alone"
+PICTURES = os.environ.get("EPOCHCUT_PICTURES", "")
+"""The folder for pictures of all views; without it they are made, and dropped."""
+
+
+FRAME = """<p id="said"></p><iframe id="page" width="390" height="800" src="phone.html" style="border:0"></iframe>
+<script>
+const page = document.getElementById("page");
+page.addEventListener("load", () => setTimeout(() => {
+  const root = page.contentDocument.documentElement;
+  document.getElementById("said").textContent = `${root.scrollWidth - root.clientWidth} too wide`;
+}, 1000));
+</script>"""
+"""A report in a frame that is as wide as a phone."""
+
+
+def tree_of(run: recovery.Run) -> Path:
+    return run.events_file.parent.parent / "tree"
 
 
 class Words(HTMLParser):
@@ -85,6 +108,19 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[recovery.Run]:
         yield run
 
 
+def faults_of(html: str) -> list[str]:
+    """What is wrong with the page for those who hear it, and words that only a mistake brings there."""
+    words = Words()
+    words.feed(html)
+    text = " ".join(words.texts)
+    wrong = [word for word in ("undefined", "NaN", "[object") if word in text]
+    return [
+        *words.faults,
+        *wrong,
+        *([] if html.count("<table") == html.count("<caption") else ["a table without a caption"]),
+    ]
+
+
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_shows_the_job_without_an_error(run: recovery.Run, view: str, tmp_path: Path) -> None:
     html, console = seen(tmp_path, f"{run.page_url}#{view}", "--window-size=1280,900")
@@ -93,11 +129,73 @@ def test_every_view_shows_the_job_without_an_error(run: recovery.Run, view: str,
     words.feed(html)
     text = " ".join(words.texts)
     assert [word for word in VIEWS[view] if word not in text] == [], text[:2000]
-    assert words.faults == []
-    assert html.count("<table") == html.count("<caption")
-    assert "undefined" not in text
-    assert "NaN" not in text
-    assert "[object" not in text
+    assert faults_of(html) == []
+
+
+def pictured(folder: Path, url: str, file: Path, *arguments: str) -> None:
+    """A picture of the page, as small as the browser makes one."""
+    subprocess.run(
+        ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={folder}",
+         "--hide-scrollbars", "--virtual-time-budget=5000", *arguments, f"--screenshot={file}", url],
+        capture_output=True, check=True, timeout=PATIENCE,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_is_pictured_while_processes_are_killed(run: recovery.Run, view: str, tmp_path: Path) -> None:
+    over, failed = threading.Event(), len([event for event in run.events if isinstance(event, log.AttemptFailed)])
+
+    def kill() -> None:
+        with recovery.attach(job_folder=run.events_file.parent) as attached:
+            while not over.is_set():
+                attached.inject(Order(Kind.KILL, WorkerOf(Partition(1))))
+                endless_job.wait_for(attached, log.Recovered)
+                over.wait(1)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    file = (Path(PICTURES) if PICTURES else tmp_path) / f"{view}.png"
+    try:
+        pictured(tmp_path / "browser", f"{run.page_url}#{view}", file, "--window-size=900,600")
+    finally:
+        over.set()
+        killer.join()
+    assert file.read_bytes().startswith(b"\x89PNG")
+    assert 5_000 < file.stat().st_size < 120_000
+    assert sum(isinstance(event, log.AttemptFailed) for event in run.events) > failed
+
+
+def test_on_a_phone_only_what_can_be_scrolled_is_wider_than_the_screen(run: recovery.Run, tmp_path: Path) -> None:
+    file = tmp_path / "phone.html"
+    recovery.report(tree_of(run), file, job_folder=run.events_file.parent)
+    frame = tmp_path / "frame.html"
+    frame.write_text(FRAME)
+    html, _ = seen(tmp_path / "browser", f"file://{frame}", "--allow-file-access-from-files")
+    assert ">0 too wide<" in html
+
+
+def test_a_report_opens_as_a_file_and_shows_all_views(run: recovery.Run, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    recovery.report(tree_of(run), file, job_folder=run.events_file.parent)
+    html, console = seen(tmp_path / "browser", f"file://{file}")
+    assert console == []
+    assert faults_of(html) == []
+    words = Words()
+    words.feed(html)
+    text = " ".join(words.texts)
+    wanted = [word for words in VIEWS.values() for word in words if word not in ("busy", "standing by")]
+    assert [word for word in wanted if word not in text] == []
+    assert "output was" in text, "the ages of output around a recovery are drawn"
+
+
+def test_the_page_of_another_process_has_its_buttons_where_it_is_allowed(run: recovery.Run, tmp_path: Path) -> None:
+    job = PastJob(str(tree_of(run)), folder=run.events_file.parent, actions=True)
+    with closing(job), closing(WebServer(Endpoint.of("page", "127.0.0.1:0", TOKEN), "/")) as server:
+        server.begin(job.routes, job.orders)
+        html, console = seen(tmp_path, f"{server.url}?token={TOKEN}#overview")
+    assert console == []
+    assert "Stop with a savepoint" in html
+    assert "running" in html
 
 
 def test_a_browser_needs_the_token_once(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def level_of(event: log.AnyEvent) -> tuple[logging.Logger, int]:
             return _JOB, logging.WARNING if skipped else logging.INFO
         case log.Finished(nothing_since=epoch):
             return _JOB, logging.INFO if epoch is None else logging.WARNING
-        case log.Stopped():
+        case log.Stopped() | log.Described():
             return _JOB, logging.INFO
         case log.AttemptFailed() | log.Stalled() | log.BadRows() | log.Trouble() | log.FaultInjected():
             return _JOB, logging.WARNING
@@ -104,6 +104,8 @@ def words_of(event: log.AnyEvent) -> str:
     match event:
         case log.Claimed() | log.Finished() | log.Stopped() | log.GaveUp() | log.NoEpochs():
             return _of_the_job(event)
+        case log.Described(scheme=scheme, parallelism=parallelism, stages=stages):
+            return f"a run begins, {scheme} with {parallelism} partitions: {', '.join(one.uid for one in stages)}"
         case log.AttemptFailed(partition=partition, uid=uid, reason=reason, then=then):
             where = "" if partition is None else f"partition {partition}" + (f", {uid}" if uid else "") + ": "
             return f"{where}{reason}; {then}"

@@ -367,7 +367,7 @@ def _after(status: RunStatus, event: log.AnyEvent) -> RunStatus:
             return replace(status, skipped=status.skipped + 1)
         case log.WorkerDied(partition=partition, how=how):
             return replace(status, failure=f"partition {partition}: {how}")
-        case log.PartitionRestored() | log.PeerRefused() | log.EpochsRemoved() | log.FaultInjected():
+        case log.Described() | log.PartitionRestored() | log.PeerRefused() | log.EpochsRemoved() | log.FaultInjected():
             return status
         case log.Trouble(what=what, reason=reason):
             return replace(status, trouble=f"{what}: {reason}")
