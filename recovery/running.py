@@ -28,6 +28,7 @@ from recovery.driver.launchers.local_processes import LocalProcesses
 from recovery.driver.launchers.spark_tasks import SparkTasks
 from recovery.driver.report.description import describe
 from recovery.driver.report.event_log import EventLog
+from recovery.driver.report.notebook import html_of, notebook_bar
 from recovery.driver.report.progress import ProgressLine
 from recovery.driver.report.status import RunState, RunStatus
 from recovery.driver.settings.job import DriverPlace, JobSettings
@@ -128,6 +129,10 @@ class Run:
     def page_url(self) -> str | None:
         """Return where the job's page is served (option `page`); None if it is not."""
         return None if self._telling is None or self._telling.page is None else self._telling.page.url
+
+    def _repr_html_(self) -> str:
+        """Return the current status for a notebook, which shows it where the run is the value of a cell."""
+        return html_of(self.status(), self.page_url)
 
     @property
     def events(self) -> tuple[AnyEvent, ...]:
@@ -477,4 +482,4 @@ def _pickled(plan: Plan) -> bytes:
 def _progress_line(wanted: bool | None) -> ProgressLine:
     if wanted is False:
         return ProgressLine(None)
-    return ProgressLine(sys.stderr, always=wanted is True)
+    return ProgressLine(notebook_bar() or sys.stderr, always=wanted is True)
