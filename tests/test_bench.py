@@ -27,7 +27,7 @@ FIELDS = {"workload", "figure", "value", "unit", "runs", "cpu_s"}
 # --- the command line -------------------------------------------------------------------------------------------------
 
 
-_SLOW = ("slow", "W1", "W2", "W3", "W4", "W6", "standbys", "sinks", "processes", "schemes", "pausing")
+_SLOW = ("slow", "W1", "W2", "W3", "W4", "W6", "standbys", "sinks", "processes", "schemes", "pausing", "telemetry")
 """They start jobs again and again, whose processes take seconds to come: PROFILE=thorough tries them as well."""
 
 

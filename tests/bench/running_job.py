@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import recovery
 from recovery.comparison.machine import cpu_seconds_of_all
@@ -125,7 +125,11 @@ class _Seen:
 
 @contextmanager
 def running(
-    program: Program, spark: SparkSession | None, every: str = EVERY_SECOND, scheme: Scheme | None = None
+    program: Program,
+    spark: SparkSession | None,
+    every: str = EVERY_SECOND,
+    scheme: Scheme | None = None,
+    **options: Any,
 ) -> Iterator[Watched]:
     """A job in folders of its own; stopped at the end."""
     with TemporaryDirectory() as scratch:
@@ -140,6 +144,7 @@ def running(
             local=folder / "local",
             state_memory=STATE_MEMORY,
             progress=False,
+            **options,
         )
         try:
             yield Watched(run)

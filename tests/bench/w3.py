@@ -131,11 +131,16 @@ class _Span:
 
 
 def measured(
-    sizes: Sizes, sink: Sink, spark: SparkSession | None, collect: Collect, scheme: Scheme | None = None
+    sizes: Sizes,
+    sink: Sink,
+    spark: SparkSession | None,
+    collect: Collect,
+    scheme: Scheme | None = None,
+    **options: Any,
 ) -> list[Run]:
     """The runs of one job, one after the other."""
     spans = []
-    with running(program(sizes, sink), spark, sizes.every, scheme) as job, collect(job) as collected:
+    with running(program(sizes, sink), spark, sizes.every, scheme, **options) as job, collect(job) as collected:
         job.until_rows(STAGE, sizes.keys)
         job.until_epochs(SETTLED)
         for _ in range(sizes.runs):
