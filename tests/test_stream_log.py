@@ -5,9 +5,10 @@ from __future__ import annotations
 import pickle
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -266,6 +267,31 @@ def test_old_batches_go_but_for_the_newest_one_and_a_reader_that_needs_them_says
     with pytest.raises(WrongPosition, match=r"batch 1 is no longer in the log"):
         read_through(where, split, half_way)
     assert log.forget_before(99, newest=3) == 0
+
+
+@pytest.mark.parametrize(("first", "batches", "gone"), [(0, 1, 0), (0, 2, 1), (5, 3, 0), (0, 300, 0), (7, 300, 120)])
+def test_the_numbers_of_all_batches_are_found_by_a_few_questions(
+    first: int, batches: int, gone: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = a_log()
+    for batch in range(first, first + batches):
+        log.add(batch, LoggedBatch("", "", batch, ()), SCHEMA)
+    if gone:
+        assert log.forget_before(first + gone, newest=first + batches - 1) == gone
+    asked = list[str]()
+
+    def noting(ask: Callable[[str], Any]) -> Callable[[str], Any]:
+        def noted(path: str) -> Any:
+            asked.append(path)
+            return ask(path)
+
+        return noted
+
+    for name in ("stat", "list"):
+        monkeypatch.setattr(log._store, name, noting(getattr(log._store, name)))
+    assert log.batches() == range(first + gone, first + batches)
+    assert len(asked) <= 20
+    assert "batches" not in asked
 
 
 @pytest.mark.parametrize("deletions", range(9))

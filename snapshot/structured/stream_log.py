@@ -22,13 +22,15 @@ import pyarrow as pa
 
 from statebackend.errors import JobError, StoreError
 from statebackend.stores.fsspec_store import open_store
-from statebackend.stores.store import BlobNotFound, BlobStore, UnknownOutcome
+from statebackend.stores.store import BlobNotFound, BlobStore, UnknownOutcome, exists
 
 _IDENTITY: Final = "log.json"
 _FIRST: Final = "first.json"
 _QUERY: Final = "query.json"
 _BATCHES: Final = "batches"
 _PARTS: Final = "parts"
+_OLDEST: Final = "oldest"
+"""The folder of notes of which batch is the oldest; a crash may leave more than one, or none that is true."""
 _PART_BYTES: Final = 4 << 20
 """Size from which a task begins another part; parts are what splits share among themselves."""
 _TRIES: Final = 3
@@ -169,10 +171,19 @@ class StreamLog:
         for number in range(oldest, newest):
             found = self.batch(number)
             if found is not None and found.at >= time:
-                return number - oldest
+                newest = number
+                break
             self._store.delete(_path(number))
             self._forget_parts(number)
+        if newest > oldest:
+            self._note_oldest(newest)
         return newest - oldest
+
+    def _note_oldest(self, number: int) -> None:
+        former = self._store.list(_OLDEST)
+        self._store.create(f"{_OLDEST}/{number:020}", b"")
+        for blob in former:
+            self._store.delete(blob.path)
 
     def _forget_parts(self, number: int) -> None:
         for blob in self._store.list(f"{_PARTS}/{number:020}"):
@@ -188,9 +199,23 @@ class StreamLog:
             return None
 
     def batches(self) -> range:
-        """Return the numbers of the batches that are there."""
-        numbers = [_number(blob.path) for blob in self._store.list(_BATCHES)]
-        return range(min(numbers), max(numbers) + 1) if numbers else range(0)
+        """Return the numbers of the batches that are there.
+
+        As there may be millions, it asks for some, and lists all only if the oldest one that is noted is not there.
+        """
+        noted = [int(blob.path.rpartition("/")[2]) for blob in self._store.list(_OLDEST)]
+        oldest = max(noted, default=self.first or 0)
+        if not self._has(oldest):
+            numbers = [_number(blob.path) for blob in self._store.list(_BATCHES)]
+            return range(min(numbers), max(numbers) + 1) if numbers else range(0)
+        step = 1
+        while self._has(oldest + step):
+            step *= 2
+        newer = range(oldest + step // 2 + 1, oldest + step)
+        return range(oldest, newer.start + bisect_left(newer, True, key=lambda number: not self._has(number)))
+
+    def _has(self, number: int) -> bool:
+        return exists(self._store, _path(number))
 
     def rows(self, part: Part, schema: pa.Schema) -> pa.RecordBatch:
         """Read a part; raise `BlobNotFound` if it is no longer there."""
