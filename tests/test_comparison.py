@@ -14,22 +14,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import recovery
 from recovery.comparison import pictures
 from recovery.comparison.machine import Reading, Span, describe_machine, memory_of_all, read_machine
+from recovery.comparison.measuring import measure
 from recovery.comparison.outages import Outage, Percentiles
 from recovery.comparison.plan import PLANS, Plan, UnusablePlan
-from recovery.comparison.prepared import NotComparable, Timed, own_rate, prepare
+from recovery.comparison.prepared import NotComparable, Output, Timed, own_rate, prepare
 from recovery.comparison.programs import MADE, RATE, committed, totals
 from recovery.comparison.record import Cost, Outcome, Record, Seen, Struck, UnreadableRun, read, read_rows, write
 from recovery.comparison.report import FIGURES, write_report
-from recovery.comparison.rows import Difference, Truth, difference, identities
+from recovery.comparison.rows import Difference, Identities, Truth, difference, identities
 from recovery.comparison.runs import Results
 from recovery.comparison.summary import MEASURES, SILENCE, in_digits, sentences
 from recovery.comparison.sustainable import Search
+from recovery.comparison.truths import truth_of, why_rows_differ
 from recovery.inject.faults import NotAFault, parse_fault
 from recovery.inject.moments import AtEpoch
 from recovery.inject.targets import ContradictingOrder, Kind, WorkerOf
-from recovery.schemes.named import COMPARED
+from recovery.schemes.named import COMPARED, Compared
 from snapshot import Collection, Generate, Program, Stream, ToDriver, ToFiles
 from statebackend.ids import Partition
 
@@ -171,6 +174,26 @@ def test_rows_may_come_twice_only_to_outputs_that_are_not_exactly_once() -> None
     assert truth.judge({"out": np.array([1], np.uint64)}, [])[1] == "out: 1 rows lost, 0 twice, 0 wrong"
 
 
+def test_only_outputs_in_which_two_runs_agree_are_compared(tmp_path: Path) -> None:
+    def run(number: int) -> dict[str, Identities]:
+        return {"out": np.array([1, 2], np.uint64), "live": np.array([1, number + 5], np.uint64)}
+
+    outputs = {name: Output(exactly_once=False, created=None) for name in ("out", "live")}
+    prepared = replace(prepare(totals(), None, 1.0), outputs=outputs)
+    for _ in range(2):  # from the runs, and from the file
+        truth = truth_of(tmp_path, prepared, run)
+        assert truth is not None
+        assert {uid: rows.tolist() for uid, rows in truth.rows.items()} == {"out": [1, 2]}
+    assert truth is not None
+    assert truth.judge({**run(1), "live": np.array([9, 9, 9], np.uint64)}, ["live"]) == (Difference(2, 0, 0, 0), "")
+    assert why_rows_differ(tmp_path) == "live: 2 rows"
+
+
+def test_where_two_runs_agree_in_nothing_there_is_no_truth(tmp_path: Path) -> None:
+    prepared = prepare(totals(), None, 1.0)
+    assert truth_of(tmp_path, prepared, lambda number: {"out": np.array([number], np.uint64)}) is None
+
+
 # --- the rate that is sustained
 
 
@@ -190,6 +213,17 @@ def test_the_search_gives_up_where_no_rate_is_sustained() -> None:
     while (rate := search.next) is not None:
         search.tried(rate, sustained=False)
     assert search.found is None
+
+
+# --- refusals
+
+
+def test_what_a_scheme_refuses_is_the_result_of_its_run(tmp_path: Path) -> None:
+    twice = Compared(recovery.MicroBatches(every="1s"), "an interval that the plan says as well")
+    taken = measure(prepare(totals(), None, 1.0), twice, Plan(), tmp_path, None, ())
+    assert taken.record.outcome is Outcome.REFUSED
+    assert "every is given twice" in taken.record.why
+    assert len(taken.seen.came) == 0
 
 
 # --- records and reports
@@ -281,6 +315,13 @@ def test_the_cheapest_scheme_that_is_quiet_enough_is_named() -> None:
     assert any("active replication has 10 ms of silence to 40 ms, and 2 times" in one for one in said)
 
 
+def test_one_run_of_each_scheme_is_said_to_be_little() -> None:
+    runs = [record("passive", 0, 0.2), record("active", 0, 0.01)]
+    plan = Plan(schemes=("passive", "active"), repeats=1)
+    assert any("may be chance" in one for one in sentences(plan, runs, ""))
+    assert not any("may be chance" in one for one in sentences(replace(plan, repeats=2), runs, ""))
+
+
 def test_figures_are_shown_with_three_digits() -> None:
     assert [in_digits(value) for value in (0.01234, 5.0, 123456.7, 99.95)] == ["0.0123", "5", "123,457", "100"]
 
@@ -289,7 +330,7 @@ def test_a_report_needs_no_network_shows_every_run_and_takes_no_text_for_markup(
     evil = "<script>alert(1)</script>"
     runs = [
         record("passive", 0),
-        record("active", 0, 0.01, disturbed=True),
+        record("active", 0, 0.01, disturbed=True, outage=Outage(0.01, 12.0, 7.75, False, 0.25)),
         Record("synchronous", 0, Outcome.FAILED, evil),
         Record("micro-batches", 0, Outcome.REFUSED, "no such sink"),
     ]
@@ -297,9 +338,9 @@ def test_a_report_needs_no_network_shows_every_run_and_takes_no_text_for_markup(
     assert "<script" not in text
     assert not re.findall(r"(?:src|href)=[\"'](?!data:|#)[^\"']*", text.replace("xlink:href", "xref"))
     assert "@import" not in text
-    for measure in MEASURES:
-        assert f">{measure.name} " in text.replace("&#x27;", "'"), measure.name
-    for part in ("no such sink", "10*", "Threats to validity", "stage a", "kill worker:0"):
+    for one in MEASURES:
+        assert f">{one.name} " in text.replace("&#x27;", "'"), one.name
+    for part in ("no such sink", "10*", "&gt;7.75*", "Threats to validity", "stage a", "kill worker:0"):
         assert part in text
     assert text.count("<figure") == 3
     assert set(pa.parquet.read_table(tmp_path / FIGURES)["scheme"].to_pylist()) == {one.scheme for one in runs}

@@ -6,6 +6,7 @@ Invariant: a comparison that ends early, by Ctrl-C or by an error, keeps the run
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -71,6 +72,7 @@ def _run(arguments: argparse.Namespace) -> None:
     plan = _plan(arguments)
     plan.check()
     program = program_from(arguments.program)
+    logging.getLogger("epochcut").setLevel(logging.ERROR)  # that processes die is what is asked for
     found = carry_out(program, arguments.program, plan, arguments.folder, mention)
     report = write_report(found)
     show({"report": report, "runs": found.records}, described(found, report), as_json=arguments.json)

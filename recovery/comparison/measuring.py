@@ -48,7 +48,7 @@ class NotReached(Exception):
 
 
 class _Missed(Exception):
-    """A fault could not be brought about; the message says why."""
+    """A fault could not be brought about, or not in time; the message says why."""
 
 
 @dataclass(slots=True)
@@ -157,7 +157,7 @@ def _until_measured(job: Run, arrivals: Arrivals, plan: Plan, *, epochs: bool) -
     measured = max(time.time(), began + plan.warm_s)
     late = measured - began - plan.warm_s
     if late > plan.after_s / 2:
-        raise NotReached(f"it was ready {late:.1f} s later than the plan's warm-up allows; give more of it (warm)")
+        raise _Missed(f"the job was ready {late:.1f} s later than the plan's warm-up allows; give more of it (warm)")
     while time.time() < measured:
         _pause(job, deadline, "time does not pass")
     steady = read_machine()

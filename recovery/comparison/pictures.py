@@ -84,15 +84,17 @@ class Pictures:
             for at, latency in _medians(runs)
         ]
         alt, chosen = self._alt, self._scale(list(self._around))
-        lines = alt.Chart(alt.Data(values=values)).mark_line(point={"size": 26, "filled": False}, strokeWidth=1.6)
-        lines = lines.encode(
+        base = alt.Chart(alt.Data(values=values)).encode(
             x=alt.X("seconds:Q", title=_AROUND),
             y=alt.Y("ms:Q", title="99th percentile of the latency, ms", scale=alt.Scale(type="log")),
-            color=alt.Color("scheme:N", scale=chosen(_COLOURS), legend=alt.Legend(title=None, symbolSize=120)),
-            strokeDash=alt.StrokeDash("scheme:N", scale=chosen(_DASHES)),
-            shape=alt.Shape("scheme:N", scale=chosen(_SHAPES)),
+            color=alt.Color("scheme:N", scale=chosen(_COLOURS), legend=_below(alt)),
         )
-        return self._drawn(lines.properties(width=_WIDTH, height=360) + self._fault(alt.Data(values=[{}])))
+        dashes = alt.StrokeDash("scheme:N", scale=chosen(_DASHES), legend=_below(alt))
+        shapes = alt.Shape("scheme:N", scale=chosen(_SHAPES), legend=_below(alt))
+        lines = base.mark_line(strokeWidth=1.6).encode(strokeDash=dashes)
+        points = base.mark_point(size=34, filled=True, opacity=1).encode(shape=shapes)
+        both = (lines + points).properties(width=_WIDTH, height=360)
+        return self._drawn(both + self._fault(alt.Data(values=[{}])))
 
     def run_by_run(self) -> str:
         """Return the median and the 99th percentile of each run around the fault, scheme below scheme."""
@@ -109,7 +111,7 @@ class Pictures:
             x=alt.X("seconds:Q", title=_AROUND),
             y=alt.Y("ms:Q", title="latency, ms", scale=alt.Scale(type="log")),
             detail="run:N",
-            strokeDash=alt.StrokeDash("percentile:N", legend=alt.Legend(title=None)),
+            strokeDash=alt.StrokeDash("percentile:N", legend=_below(alt)),
         )
         both = alt.layer(lines, self._fault(), data=data).properties(width=_WIDTH, height=110)
         order = list(self._around)
@@ -135,8 +137,8 @@ class Pictures:
         base = alt.Chart(alt.Data(values=middles)).encode(
             x=alt.X("cpu:Q", title="seconds of processor time in a second, before the fault"),
             y=alt.Y("ms:Q", title="silence, ms", scale=alt.Scale(type="log")),
-            color=alt.Color("scheme:N", scale=chosen(_COLOURS), legend=None),
-            shape=alt.Shape("scheme:N", scale=chosen(_SHAPES), legend=None),
+            color=alt.Color("scheme:N", scale=chosen(_COLOURS), legend=_below(alt)),
+            shape=alt.Shape("scheme:N", scale=chosen(_SHAPES), legend=_below(alt)),
         )
         large = base.mark_point(size=170, filled=True, opacity=0.9)
         small = base.properties(data=alt.Data(values=runs)).mark_point(size=36, filled=False)
@@ -154,8 +156,12 @@ class Pictures:
         return chart.mark_rule(color="#57606a", strokeDash=[3, 3]).encode(x=alt.datum(0))
 
     def _drawn(self, chart: Any) -> str:
-        chart = chart.configure(background="white", font="system-ui, sans-serif")
+        chart = chart.configure(background="white", font="Helvetica, Arial, sans-serif")
         return str(self._svg(chart.configure_axis(grid=True, gridColor="#e6e9ec").to_dict()))
+
+
+def _below(alt: Any) -> Any:
+    return alt.Legend(title=None, orient="bottom", columns=3, columnPadding=60, labelLimit=0, symbolSize=140)
 
 
 def _above(alt: Any) -> Any:

@@ -32,7 +32,7 @@ class Outcome(Enum):
     FAILED = "failed"
     """The job failed, or a row was lost, came twice or was wrong: its figures count for nothing."""
     NO_FAULT = "no fault"
-    """A fault could not be brought about, however often that was tried."""
+    """A fault could not be brought about, or not in time, however often that was tried."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from recovery.comparison.measuring import OTHERS_ALLOWED
 from recovery.comparison.pictures import Pictures
 from recovery.comparison.record import Outcome, Record
 from recovery.comparison.runs import Results
-from recovery.comparison.summary import MEASURES, in_digits, of_scheme, sentences
+from recovery.comparison.summary import MEASURES, Measure, in_digits, of_scheme, sentences
 from recovery.schemes.named import COMPARED
 
 REPORT = "report.html"
@@ -125,14 +125,18 @@ def _table(results: Results) -> Iterator[str]:
         yield f'<tr title="{escape(measure.says)}"><th scope="row">{title}</th>'
         for scheme in schemes:
             runs = [run for run in of_scheme(results.records, scheme) if run.outcome is Outcome.MEASURED]
-            values = [(value, run.disturbed) for run in runs if (value := measure.of(run)) is not None]
-            each = " ".join(in_digits(value) + ("*" if disturbed else "") for value, disturbed in values)
-            middle = in_digits(median(value for value, _ in values)) if values else "-"
+            known = [(value, run) for run in runs if (value := measure.of(run)) is not None]
+            each = " ".join(_value(measure, value, run) for value, run in known)
+            middle = in_digits(median(value for value, _ in known)) if known else "-"
             yield f'<td><b>{middle}</b><br><span class="soft">{each}</span></td>'
         yield "</tr>"
     yield "</tbody></table></div><dl>"
     yield from (f"<dt>{escape(one.name)}</dt><dd>{escape(one.says)} ({escape(one.unit)})</dd>" for one in MEASURES)
     yield "</dl>"
+
+
+def _value(measure: Measure, value: float, run: Record) -> str:
+    return ("&gt;" if measure.is_least(run) else "") + in_digits(value) + ("*" if run.disturbed else "")
 
 
 def _rate(rate: float | None) -> str:

@@ -45,6 +45,11 @@ class Difference:
     wrong: int
     """Rows that should not be there at all."""
 
+    @property
+    def differs(self) -> bool:
+        """True if there is a difference."""
+        return bool(self.lost or self.twice or self.wrong)
+
     def __add__(self, other: Difference) -> Difference:
         return Difference(
             self.expected + other.expected, self.lost + other.lost, self.twice + other.twice, self.wrong + other.wrong
@@ -63,9 +68,16 @@ def difference(truth: Identities, found: Identities) -> Difference:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Truth:
-    """The rows that should come, by output."""
+    """The rows that should come, by output; outputs whose rows are not known are not among them."""
 
     rows: Mapping[str, Identities]
+
+    @classmethod
+    def of_two(cls, first: Mapping[str, Identities], second: Mapping[str, Identities]) -> tuple[Truth, str]:
+        """Return the rows of the outputs in which two runs agree, and what differs in the others."""
+        differ = {uid: found for uid, rows in first.items() if (found := difference(rows, second[uid])).differs}
+        said = "; ".join(f"{uid}: {found.lost + found.twice + found.wrong} rows" for uid, found in differ.items())
+        return cls({uid: rows for uid, rows in first.items() if uid not in differ}), said
 
     def judge(self, found: Mapping[str, Identities], once: Collection[str]) -> tuple[Difference, str]:
         """Return the difference of all outputs together, and what is not right about it, if anything is not.
@@ -73,8 +85,8 @@ class Truth:
         Rows of outputs that are in `once` may not come twice; those of others may, after a roll-back.
         """
         total, complaints = Difference(0, 0, 0, 0), []
-        for uid, rows in found.items():
-            one = difference(self.rows[uid], rows)
+        for uid, rows in self.rows.items():
+            one = difference(rows, found[uid])
             total += one
             if one.lost or one.wrong or (one.twice and uid in once):
                 complaints.append(f"{uid}: {one.lost} rows lost, {one.twice} twice, {one.wrong} wrong")

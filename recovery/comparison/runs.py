@@ -59,7 +59,7 @@ class Results:
     machine: Mapping[str, str]
     records: Sequence[Record]
     rows_differ: str
-    """Why rows cannot be compared with the truth; empty if they can."""
+    """The outputs whose rows cannot be compared, as they differ from run to run; empty if there are none."""
     sustained: Mapping[str, float]
     """The highest rate that each scheme sustains, in rows per second, if it was looked for."""
 

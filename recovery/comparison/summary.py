@@ -27,6 +27,8 @@ class Measure:
     unit: str
     of: Callable[[Record], float | None]
     says: str
+    is_least: Callable[[Record], bool] = lambda _: False
+    """True if it would have been more, had the run been longer."""
 
     def values(self, records: Sequence[Record]) -> Sequence[float]:
         """Return the figure of each run that was measured and has it."""
@@ -68,7 +70,8 @@ MEASURES: Final[Sequence[Measure]] = (
         "s",
         _part("outage", "to_normal_s"),
         "from the last fault until the 99th percentile of each quarter of a second stays below twice the usual one "
-        "and 50 ms more",
+        "and 50 ms more; > where that was not so at the end of the run",
+        lambda record: record.outage is not None and not record.outage.normal_again,
     ),
     Measure(
         "rolling mean",
@@ -120,8 +123,10 @@ def in_digits(value: float) -> str:
 def sentences(plan: Plan, records: Sequence[Record], rows_differ: str) -> Sequence[str]:
     """Return what the figures say."""
     groups = {scheme: of_scheme(records, scheme) for scheme in plan.schemes}
+    alone = ["There is one run of each scheme: what is said of the differences may be chance."]
     return [
         *_about_outcomes(records, rows_differ),
+        *(alone if plan.repeats == 1 else []),
         *_about(groups, SILENCE, "Output was silent shortest"),
         *_about_limits(groups),
         *_about(groups, CPU, "The least processor time was used"),
@@ -151,13 +156,15 @@ def _about_outcomes(records: Sequence[Record], rows_differ: str) -> Sequence[str
         )
     if rows_differ:
         said.append(
-            f"Two runs without faults differ from each other ({rows_differ}), so rows lost, twice and wrong cannot be "
-            "told for this program."
+            f"Two runs without faults differ from each other ({rows_differ}), so for these outputs it cannot be told "
+            "whether rows are lost, come twice or are wrong."
         )
-    elif any(record.difference is not None for record in measured):
-        twice = sum(record.difference.twice for record in measured if record.difference is not None)
+    known = [record.difference for record in measured if record.difference is not None and record.difference.expected]
+    if known:
+        twice = sum(difference.twice for difference in known)
+        where = "In the other outputs no" if rows_differ else "In the measured runs no"
         said.append(
-            "In the measured runs no row was lost or wrong"
+            f"{where} row was lost or wrong"
             + (f", and {twice:,} came twice, to outputs that are at least once." if twice else ", and none came twice.")
         )
     return said
@@ -181,8 +188,10 @@ def _about(groups: Mapping[str, Sequence[Record]], measure: Measure, what: str) 
 
 def _about_limits(groups: Mapping[str, Sequence[Record]]) -> Sequence[str]:
     """Name the scheme that uses the least processor time among those that were never silent for longer."""
+    if not any(SILENCE.values(runs) for runs in groups.values()):
+        return []
     said: list[str] = []
-    before = ""
+    before = none = ""
     for limit, name in _LIMITS:
         quiet = {
             scheme: median(CPU.values(runs))
@@ -190,13 +199,13 @@ def _about_limits(groups: Mapping[str, Sequence[Record]]) -> Sequence[str]:
             if (silences := SILENCE.values(runs)) and max(silences) <= limit * 1000 and CPU.values(runs)
         }
         cheapest = min(quiet, key=lambda scheme: quiet[scheme], default="")
-        if cheapest and cheapest != before:
+        if not cheapest:
+            none = f"No scheme was silent for less than {name} in all of its runs."
+        elif cheapest != before:
             cost = in_digits(quiet[cheapest])
             said.append(f"Where output may be silent for {name} at most, {cheapest} costs least ({cost} s/s of CPU).")
-        elif not cheapest:
-            said.append(f"No scheme was silent for less than {name} in all of its runs.")
         before = cheapest
-    return said
+    return [none, *said] if none else said
 
 
 def _about_standby(groups: Mapping[str, Sequence[Record]]) -> Sequence[str]:

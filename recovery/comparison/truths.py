@@ -1,6 +1,6 @@
 """The rows that should come, as files: those of two runs without faults, if the two agree.
 
-Invariant: a program whose rows differ from run to run is not compared with either of them.
+Invariant: an output whose rows differ from run to run is not compared with either of them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ from recovery.comparison.rows import Identities, Truth
 RUNS: Final = 2
 """The runs without faults that say which rows should come."""
 _DIFFERS: Final = b"differs"
+_KNOWN: Final = b"known"
+"""The outputs of which they are known, one in a line."""
+
+
+_NONE: Final = np.zeros(0, np.uint64)
 
 
 def is_there(folder: Path, rate: float) -> bool:
@@ -27,34 +32,31 @@ def is_there(folder: Path, rate: float) -> bool:
 
 
 def truth_of(folder: Path, prepared: Prepared, run: Callable[[int], Mapping[str, Identities]]) -> Truth | None:
-    """Return the rows that should come of this program; None if runs differ from each other.
+    """Return the rows that should come of this program; None if the runs differ in all outputs.
 
     If they are not known yet, `run` does the run of each number, and returns its rows.
     """
     file = _file(folder, prepared.rate)
     if not file.exists():
-        found = [Truth(run(number)) for number in range(1, RUNS + 1)]
-        _, differs = found[0].judge(found[1].rows, list(found[1].rows))
-        _write(file, found[0], differs)
+        _write(file, *Truth.of_two(run(1), run(2)))
     table = pq.read_table(file)
-    if table.schema.metadata[_DIFFERS]:
-        return None
-    outputs = np.asarray(table["output"].to_pylist(), object)
-    rows = table["row"].to_numpy()
-    return Truth({uid: rows[outputs == uid] for uid in prepared.outputs})
+    outputs, rows = np.asarray(table["output"].to_pylist(), object), table["row"].to_numpy()
+    known = table.schema.metadata[_KNOWN].decode().split("\n")
+    return Truth({uid: rows[outputs == uid] for uid in prepared.outputs if uid in known}) if known != [""] else None
 
 
 def why_rows_differ(folder: Path) -> str:
-    """Return what differs between two runs without faults; empty if nothing does."""
+    """Return which outputs differ between two runs without faults, and in how much; empty if none does."""
     found = [pq.read_schema(file).metadata[_DIFFERS].decode() for file in sorted(folder.glob("truth-*.parquet"))]
     return next((differs for differs in found if differs), "")
 
 
 def _write(file: Path, truth: Truth, differs: str) -> None:
     names = [uid for uid, rows in truth.rows.items() for _ in range(len(rows))]
-    table = pa.table({"output": pa.array(names, pa.string()), "row": np.concatenate(list(truth.rows.values()))})
+    table = pa.table({"output": pa.array(names, pa.string()), "row": np.concatenate([*truth.rows.values(), _NONE])})
     part = file.with_suffix(".part")
-    pq.write_table(table.replace_schema_metadata({_DIFFERS: differs.encode()}), part)
+    said = {_DIFFERS: differs.encode(), _KNOWN: "\n".join(truth.rows).encode()}
+    pq.write_table(table.replace_schema_metadata(said), part)
     part.replace(file)
 
 
