@@ -55,14 +55,18 @@ if TYPE_CHECKING:
     from recovery.events import FaultInjected as FaultInjected
     from recovery.events import Finished as Finished
     from recovery.events import GaveUp as GaveUp
+    from recovery.events import Joining as Joining
+    from recovery.events import JoinMarks as JoinMarks
     from recovery.events import Marks as Marks
     from recovery.events import Moved as Moved
     from recovery.events import NoEpochs as NoEpochs
+    from recovery.events import NotJoined as NotJoined
     from recovery.events import OrphansDeleted as OrphansDeleted
     from recovery.events import PartitionRestored as PartitionRestored
     from recovery.events import PeerRefused as PeerRefused
     from recovery.events import PrimaryMoved as PrimaryMoved
     from recovery.events import Recovered as Recovered
+    from recovery.events import RedundancyRestored as RedundancyRestored
     from recovery.events import ReplicaLost as ReplicaLost
     from recovery.events import Running as Running
     from recovery.events import Stalled as Stalled
@@ -152,11 +156,15 @@ _HOME = {
         "Marks",
         "Moved",
         "NoEpochs",
+        "Joining",
+        "JoinMarks",
+        "NotJoined",
         "OrphansDeleted",
         "PartitionRestored",
         "PrimaryMoved",
         "PeerRefused",
         "Recovered",
+        "RedundancyRestored",
         "ReplicaLost",
         "Running",
         "Stalled",

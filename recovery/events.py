@@ -405,6 +405,47 @@ class PrimaryMoved(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Joining(Event):
+    """A process is to be a member of a partition that lacks one; the others go on meanwhile."""
+
+    member: Member
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotJoined(Event):
+    """A process did not come to be a member after all; nothing is lost, and another try follows."""
+
+    member: Member
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JoinMarks:
+    """The times of a join, in milliseconds since the process for it was chosen."""
+
+    connected: float
+    """It had all connections with the others."""
+    complete: float
+    """The epoch was complete from which it goes on."""
+    joined: float
+    """It had its state, and its peers waited for its word in all that they decided."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedundancyRestored(Event):
+    """A process is a member of a partition that lacked one: the loss of any other member of it is masked again."""
+
+    member: Member
+    worker: str
+    left: int
+    """The number of members that the partition has now."""
+    lacked_ms: float
+    """For how long the partition had lacked one when a process was chosen."""
+    marks: JoinMarks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Collapsed(Event):
     """No member of a partition is left that could go on: every partition rolls back to the last complete epoch."""
 
@@ -430,6 +471,9 @@ AnyEvent = (
     | Moved
     | ReplicaLost
     | PrimaryMoved
+    | Joining
+    | NotJoined
+    | RedundancyRestored
     | Collapsed
     | EpochTriggered
     | EpochSkipped

@@ -7,12 +7,13 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
 
 import recovery
-from recovery import Active, Collapsed, PrimaryMoved, ReplicaLost, Run
+from recovery import Active, AnyEvent, Collapsed, PrimaryMoved, RedundancyRestored, ReplicaLost, Run
 from snapshot import PAUSE, Collection, Program, Stream, ToDriver
 from snapshot.ids import Member
 from statebackend.ids import Partition
@@ -83,12 +84,40 @@ def test_the_loss_of_a_member_is_masked_and_every_row_comes_out_once(tmp_path: P
         assert sorted(counts_with(run, ROWS // 4, kill)) == EXPECTED
         status = run.status()
         assert status.restarts == 0, "nothing has rolled back"
-        assert status.redundancy == 1
         (lost,) = (event for event in run.events if isinstance(event, ReplicaLost))
         moved = [event.member for event in run.events if isinstance(event, PrimaryMoved)]
         assert lost.left == 1
         assert moved == ([] if victim == "shadow" else [status.primaries[Partition(0)]])
         assert lost.member not in status.primaries.values()
+
+
+def test_a_lost_member_is_replaced_and_the_loss_of_the_other_ones_is_masked_again(tmp_path: Path) -> None:
+    with running(tmp_path, parallelism=1) as run:
+        restored: Queue[RedundancyRestored] = Queue()
+        joined, found = [], []
+
+        def hear(event: AnyEvent) -> None:
+            if isinstance(event, RedundancyRestored):
+                restored.put(event)
+
+        run.listen(hear)
+
+        def kill_the_primary() -> None:
+            os.kill(processes(run, 0)[run.status().primaries[Partition(0)]], signal.SIGKILL)
+
+        for row in run.rows("out"):
+            found.append((row["k"], row["count"]))
+            if len(found) == 1:
+                for _ in range(2):  # all members that there were at first
+                    kill_the_primary()
+                    joined.append(restored.get(timeout=60))
+                    assert run.status().redundancy == 2
+                kill_the_primary()
+        assert sorted(found) == EXPECTED
+        assert run.status().restarts == 0, "nothing has rolled back"
+        assert [event.member.replica for event in joined] == sorted({event.member.replica for event in joined})
+        assert min(event.member.replica for event in joined) >= 2, "no number is used twice"
+        assert all(0 <= m.marks.connected <= m.marks.complete <= m.marks.joined for m in joined)
 
 
 def test_the_loss_of_all_members_of_a_partition_rolls_back(tmp_path: Path) -> None:

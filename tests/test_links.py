@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from secrets import token_bytes
 
@@ -17,7 +17,6 @@ from snapshot.host.links import (
     Links,
     NotConnected,
     PeerBroken,
-    PeerLink,
     Ready,
     Receiving,
     Sending,
@@ -66,7 +65,6 @@ class Process:
         self.sending: dict[Copy, Sending] = {}
         self.receiving: dict[Copy, Receiving] = {}
         self.links: Links | None = None
-        self.peers: Mapping[Replica, PeerLink] = {}
         self.heard: list[tuple[Replica, object]] = []
         self._early: list[tuple[Way, Proved]] = []
         self._loop = loop
@@ -120,7 +118,7 @@ class Process:
             case Ready():
                 assert self.links is not None
                 self.sending = {end.copy: end for ends in self.links.begin_sending().values() for end in ends}
-                self.peers = self.links.begin_agreeing(lambda by, message: self.heard.append((by, message)))
+                self.links.begin_agreeing(lambda by, message: self.heard.append((by, message)))
                 self.receiving = dict(self.links.begin_receiving())
             case Joined(_, sending, receiving):
                 self.sending |= {end.copy: end for end in sending.values()}
@@ -279,8 +277,10 @@ def in_view(group: Group) -> tuple[Process, Process]:
 
 def test_members_of_one_partition_are_peers_if_there_is_a_view_of_them(group: Group) -> None:
     first, second = in_view(group)
-    first.peers[LATER.replica].send(Commit(1, 7))
-    second.peers[SECOND.replica].send(Commit(1, 8))
+    assert first.links is not None
+    assert second.links is not None
+    first.links.tell_peer(LATER.replica, Commit(1, 7))
+    second.links.tell_peer(SECOND.replica, Commit(1, 8))
     group.until(lambda: bool(first.heard and second.heard))
     assert second.heard == [(SECOND.replica, Commit(1, 7))]
     assert first.heard == [(LATER.replica, Commit(1, 8))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,20 +47,27 @@ def kill_primary(run: Run) -> None:
     os.kill(int(status.pids[worker].rpartition(" ")[2]), signal.SIGKILL)
 
 
+def kill_all(run: Run) -> None:
+    status = run.status()
+    for worker, member in status.roles.items():
+        if member is not None:
+            os.kill(int(status.pids[worker].rpartition(" ")[2]), signal.SIGKILL)
+
+
 def test_all_go_back_to_what_a_new_primary_has_written(tmp_path: Path) -> None:
     run = begun(tmp_path)
     try:
         found: list[tuple[str, int]] = []
-        kills = [ROWS // 5, ROWS // 2]
+        kills: list[tuple[int, Callable[[Run], None]]] = [(ROWS // 5, kill_primary), (ROWS // 2, kill_all)]
         for row in run.rows("out"):
             found.append((row["k"], row["count"]))
-            if kills and len(found) >= kills[0]:
-                kills.pop(0)
-                kill_primary(run)
+            if kills and len(found) >= kills[0][0]:
+                _, kill = kills.pop(0)
+                kill(run)
         assert sorted(found) == EXPECTED
         assert run.status().restarts == 1, "the first loss is masked, the second one leaves nobody"
         events = list(run.events)
-        (moved,) = (place for place, event in enumerate(events) if isinstance(event, PrimaryMoved))
+        moved = next(place for place, event in enumerate(events) if isinstance(event, PrimaryMoved))
         assert any(isinstance(event, EpochCompleted) for event in events[moved:])
     finally:
         run.cancel()

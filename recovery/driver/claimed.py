@@ -16,6 +16,7 @@ from recovery import events as log
 from recovery.decisions.restarts import Cause, Failure
 from recovery.driver.attempts.deployment import Deployed, Deployment, Overtaken
 from recovery.driver.attempts.environment import Environment, JobRecord
+from recovery.driver.attempts.joins import Joins, OfJoins
 from recovery.driver.attempts.moves import HandOver
 from recovery.driver.attempts.rebalancer import Rebalancer
 from recovery.driver.attempts.requests import End
@@ -40,14 +41,18 @@ from snapshot.host.protocol.messages import (
     CommitPutOff,
     Declining,
     Delivery,
+    Expecting,
     Failed,
     Figures,
     FirstOutput,
     Followed,
     HasCommitted,
     Hello,
+    InSync,
+    Reached,
     Restored,
     StandDown,
+    StandsAt,
     Suspects,
     WantsSplit,
 )
@@ -57,7 +62,7 @@ from statebackend.ids import Epoch, Incarnation
 
 OfEpochs = Acknowledgement | HasCommitted | Declining | CannotCommit
 OfAttempt = Restored | FirstOutput | WantsSplit | AllEnded | Figures | CommitPutOff | Delivery | Suspects
-FromPartition = OfEpochs | Failed | OfAttempt
+FromPartition = OfEpochs | Failed | OfAttempt | OfJoins
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,10 @@ class ClaimedJob:
         self.tree = tree = start.tree
         self._standbys = Standbys(settings, environment.workers, tree, environment.reporting.trouble)
         self.deployment = Deployment(settings, environment, record, tree, start.found, self._standbys, self._deployed)
-        self.epochs = Epochs(settings, environment, record, start, self.deployment, self._standbys, self._follow)
+        self._joins = Joins(environment, record, self.deployment, self._standbys, self._may_join, self._ask_for_epoch)
+        self.epochs = Epochs(
+            settings, environment, record, start, self.deployment, self._standbys, self._joins, self._follow
+        )
         self._rebalancer = Rebalancer(
             settings, environment, self._standbys, self.deployment, self._may_move, self._moves
         )
@@ -124,7 +132,7 @@ class ClaimedJob:
     def close(self) -> None:
         """Do nothing any more: the generation is over."""
         self._closed = True
-        for part in (self.epochs, self.deployment, self._orphans, self._rebalancer):
+        for part in (self.epochs, self.deployment, self._orphans, self._rebalancer, self._joins):
             part.close()
 
     def end(self) -> None:
@@ -140,6 +148,7 @@ class ClaimedJob:
         self._rebalancer.appeared()
         if self.deployment.attempt is not None:
             self._standbys.look(self.deployment.roles)
+            self._joins.look()
 
     def wants(self, hello: Hello) -> bool:
         """Take a process that was launched to see where there is room; return True if it is to stay."""
@@ -153,6 +162,8 @@ class ClaimedJob:
             cause = Cause.SILENT if silent else Cause.PROCESS
             failure = Failure(attempt.incarnation, cause, f"{worker} is lost: {reason}", member.partition)
             self._member_failed(worker, failure)
+        else:
+            self._joins.lost(worker, f"{worker} is lost: {reason}")
         self._rebalancer.lost(worker)
 
     def followed(self, worker: str, message: Followed) -> None:
@@ -168,6 +179,8 @@ class ClaimedJob:
                     self._of_epochs(message)
             case Failed():
                 self._member_failed(worker, failure_of(message))
+            case Expecting() | Reached() | StandsAt() | InSync():
+                self._joins.reported(worker, message)
             case _:
                 attempt = self._attempt_of(message.incarnation)
                 if attempt is not None and worker in attempt.deployed:
@@ -201,7 +214,7 @@ class ClaimedJob:
             case Restored(_, _, downloaded_ms):
                 clock.restored(self._now(), downloaded_ms)
                 self._note(worker_events.restored(message))
-                if attempt.restored(member):
+                if not self._joins.restored(member) and attempt.restored(member):
                     self._all_restored(attempt)
             case WantsSplit(partition=partition, uid=uid, heard=heard):
                 attempt.wanted(partition, uid, heard)
@@ -248,6 +261,7 @@ class ClaimedJob:
         self._record.endings.attempt_over()
         self._restored = roll_back.epoch
         self._orphans.attempt_over()
+        self._joins.attempt_over()
         self.deployment.roll_back(roll_back, self._not_before)
 
     def _deployed(self, said: Deployed | Overtaken) -> None:
@@ -278,6 +292,7 @@ class ClaimedJob:
         else:
             self.epochs.take(attempt)
         self._rebalancer.runs(self._restored)
+        self._joins.look()
 
     # --- failures -----------------------------------------------------------------------------------------------------
 
@@ -288,7 +303,9 @@ class ClaimedJob:
         if attempt is not None and member is None and attempt.has_replicas:
             return  # the others go on without it already
         if attempt is not None and member is not None and attempt.takes_epochs:
-            self._follow_loss(attempt, member, self._record.scheme.lost(member, failure.cause), failure)
+            own = self._joins.is_entering(member) and failure.cause is not Cause.FORGED
+            cause = Cause.PROCESS if own else failure.cause  # its peers have what it fails to begin with
+            self._follow_loss(attempt, member, self._record.scheme.lost(member, cause), failure)
         else:
             self._fail(failure)
 
@@ -296,6 +313,9 @@ class ClaimedJob:
         """Ask the scheme what it means that a member cannot reach another one."""
         suspected, reason = Member(said.partition, said.of), f"member {by} does not reach it: {said.reason}"
         failure = Failure(attempt.incarnation, Cause.CHANNEL, reason, said.partition)
+        if self._joins.is_joining(suspected):
+            self._joins.hindered(reason)
+            return
         if not attempt.takes_epochs:
             self._fail(failure)
             return
@@ -310,7 +330,8 @@ class ClaimedJob:
                     self._note(log.Collapsed(at=means.wall(), partition=collapsed, reason=failure.reason))
                 self._fail(failure)
             case Masked(view, moved):
-                for worker in attempt.workers_of((member,)):
+                workers = attempt.workers_of((member,))
+                for worker in workers:
                     attempt.left(worker, view)
                 left = 0 if view is None else len(view.members)
                 at, partition = means.wall(), member.partition
@@ -318,6 +339,8 @@ class ClaimedJob:
                 if moved and view is not None:
                     self._note(log.PrimaryMoved(at=at, member=Member(partition, view.primary), view=view.number))
                     self.epochs.contributor_changed(partition)
+                is_there = any(worker in self._environment.workers.there for worker in workers)
+                self._joins.gone(member, failure.reason, is_there=is_there)
                 self._end_if_all_have(attempt)
 
     def _fail(self, failure: Failure) -> None:
@@ -402,6 +425,17 @@ class ClaimedJob:
                     marks=marks,
                 )
             )
+
+    # --- members that come later --------------------------------------------------------------------------------------
+
+    def _may_join(self) -> bool:
+        """Return True if epochs are taken, and the job is not about to end."""
+        attempt, endings = self.deployment.attempt, self._record.endings
+        wished = endings.stopping or endings.draining or endings.wanted() is not None
+        return attempt is not None and attempt.takes_epochs and self.epochs.is_running and not wished
+
+    def _ask_for_epoch(self) -> None:
+        self.epochs.tell(events.EpochRequested())
 
     # --- moves to other executors -------------------------------------------------------------------------------------
 

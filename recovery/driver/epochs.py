@@ -19,6 +19,7 @@ from recovery.decisions import notes
 from recovery.decisions.cleanup import NamedFrom, ObservedTree
 from recovery.driver.attempts.deployment import Deployment
 from recovery.driver.attempts.environment import Environment, JobRecord
+from recovery.driver.attempts.joins import Joins
 from recovery.driver.attempts.requests import End
 from recovery.driver.attempts.run import AttemptRun
 from recovery.driver.attempts.standbys import Standbys
@@ -74,6 +75,7 @@ class Epochs:
         start: Start,
         deployment: Deployment,
         standbys: Standbys,
+        joins: Joins,
         follow: Callable[[Outcome], object],
     ) -> None:
         self._settings = settings
@@ -86,6 +88,7 @@ class Epochs:
         self._began = tree.manifest(start.epoch)
         self._deployment = deployment
         self._standbys = standbys
+        self._joins = joins
         self._follow = follow
         self._began_at = int(self._loop.now() * 1000)
         self._last_number = tree.state.newest_complete.number
@@ -241,7 +244,10 @@ class Epochs:
         if marker.savepoint:
             record.savepoints.triggered(epoch)
         record.times.triggered(epoch, self._now(), savepoint=marker.savepoint)
-        trigger_epoch = TriggerEpoch(attempt.incarnation, at, marker, Then.STOP if stops else plan.then)
+        then = Then.STOP if stops else plan.then
+        if then is Then.READ_ON and self._joins.triggered(epoch):
+            marker = replace(marker, admits=True)
+        trigger_epoch = TriggerEpoch(attempt.incarnation, at, marker, then)
         self._environment.workers.send_all(trigger_epoch, attempt.workers_of(plan.told))
         reached(fail_points.TRIGGER_SENT)
         self._note(log.EpochTriggered(at=means.wall(), epoch=epoch, mode=marker.mode.value, savepoint=marker.savepoint))
@@ -301,7 +307,9 @@ class Epochs:
     def _remove(self, asked: events.RemoveOlder) -> None:
         """Plan the removal now, as later an epoch may be in flight of which the coordinator did not know."""
         tree = self._tree
-        planned = None if self._removing else tree.plan_removal(self.journal, asked.retain, asked.oldest_base)
+        bases = [epoch for epoch in (asked.oldest_base, self._joins.restoring) if epoch is not None]
+        oldest = min(bases, default=None)
+        planned = None if self._removing else tree.plan_removal(self.journal, asked.retain, oldest)
         if planned is not None:
             self._removing = True
             self._in_order.submit(partial(tree.remove, planned), self._answered)
@@ -324,6 +332,7 @@ class Epochs:
                 files[partition] = file_sets_of(self._tree.manifest(epoch), partition)
             over = EpochIsOver(attempt.incarnation, epoch, complete=True, files=files.get(partition, {}))
             self._environment.workers.send_all(over, (worker,))
+        self._joins.over(epoch, complete=True)
 
     def contributor_changed(self, partition: Partition) -> None:
         """Give up what the former primary of a partition had to do with epochs, and let the new one begin."""
@@ -354,6 +363,7 @@ class Epochs:
             self._loop.call_at(self._loop.now() + _ASK_AGAIN, self._ask_for_what_is_wanted)
         if reason is not events.AbandonReason.ATTEMPT_BROKEN:
             self._send_all(EpochIsOver(self.incarnation, epoch, complete=False))
+            self._joins.over(epoch, complete=False)
         self._note(log.EpochAbandoned(at=means.wall(), epoch=epoch, reason=reason.value, detail=abandon.detail))
 
     def _ask_for_what_is_wanted(self) -> None:

@@ -34,7 +34,8 @@ class Active:
 
     `replicas` is the number of processes that do the work of each partition, 3 at most. With 1 a loss is what it is
     under `fallback`, whose standbys and restarts count. With more the loss of one is masked: the others go on, and
-    sinks that promise it have every row once. The loss of all replicas of a partition rolls back, as under `fallback`.
+    sinks that promise it have every row once; another process, a standby if there is one, comes to take the lost one's
+    place meanwhile. The loss of all replicas of a partition rolls back, as under `fallback`.
     """
 
     replicas: int = 1

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from recovery.schemes.scheme import Processes
 from snapshot.ids import Member
+from statebackend.ids import Partition
 
 
 def place(wanted: Sequence[Member], processes: Processes) -> Mapping[Member, str] | None:
@@ -43,3 +44,23 @@ def place(wanted: Sequence[Member], processes: Processes) -> Mapping[Member, str
             free.remove(chosen)
             placed[member] = chosen
     return {member: placed[member] for member in wanted}
+
+
+def beside(partition: Partition, processes: Processes, roles: Mapping[str, Member]) -> str | None:
+    """Return a process without a role for another member of a partition; None if there is none.
+
+    One comes first that does not die with another member of the partition, then one that has the newest epoch ready.
+    """
+    there, ready, only = processes.there, processes.ready, processes.only
+    peers = Counter(
+        there[worker].dies_with for worker, at in roles.items() if worker in there and at.partition == partition
+    )
+    others = Counter(there[worker].dies_with for worker in roles if worker in there)
+    has = {worker: ready[worker] for worker in ready if only.get(worker, partition) == partition}
+    newest = max(has.values(), default=None)
+    free = [worker for worker in there if worker not in roles]
+    return min(
+        free,
+        key=lambda worker: (peers[there[worker].dies_with], has.get(worker) != newest, others[there[worker].dies_with]),
+        default=None,
+    )

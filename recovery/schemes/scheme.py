@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from recovery.decisions.restarts import Cause
 from recovery.restart_strategies import Restarts
@@ -128,6 +128,26 @@ class TriggerPlan:
 
     told: Sequence[Member]
     then: Then = Then.READ_ON
+
+
+@runtime_checkable
+class Rejoins(Protocol):
+    """The decisions of a scheme whose partitions have several members, about those that come later."""
+
+    def joiner(self, processes: Processes, roles: Mapping[str, Member]) -> tuple[Member, str] | None:
+        """Return a new member that a partition lacks, and the process for it; None if none is lacked, or none is free.
+
+        `roles` are those that processes have.
+        """
+
+    def entered(self, member: Member) -> View:
+        """Return the view in which the member is one of its partition, though not in sync."""
+
+    def caught_up(self, member: Member, view: int) -> View | None:
+        """Return the view in which the member is in sync, as the primary has said in this view; None if it is over."""
+
+    def not_joining(self, member: Member) -> View | None:
+        """Return the view without a member that does not join after all; None if it is in none."""
 
 
 class SchemeRun(Protocol):

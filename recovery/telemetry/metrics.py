@@ -95,6 +95,7 @@ _EVENTS: Final = (
     ("numRecoveries", "Recovered", "Failures that are made up for."),
     ("numMoves", "Moved", "Partitions that were moved to another executor."),
     ("numReplicasLost", "ReplicaLost", "Members of partitions that are gone while others of theirs went on."),
+    ("numReplicasJoined", "RedundancyRestored", "Members that came to partitions which had lost one."),
     ("numPrimariesMoved", "PrimaryMoved", "Times that another member came to stand for its partition."),
     ("numCollapses", "Collapsed", "Times that no member of a partition was left."),
     ("numProcessesJoined", "WorkerJoined", "Processes that came."),

@@ -45,11 +45,15 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Divides what belongs to the epoch's cut from what does not. A savepoint's marker is always aligned."""
+    """Divides what belongs to the epoch's cut from what does not. A savepoint's marker is always aligned.
+
+    If it `admits`, the processes that wait to join a partition get their copies of all channels from here on.
+    """
 
     epoch: Epoch
     mode: MarkerMode
     savepoint: bool = False
+    admits: bool = False
 
     def __post_init__(self) -> None:
         if self.savepoint and self.mode is not MarkerMode.ALIGNED:

@@ -115,10 +115,10 @@ def encode(frame: Frame, incarnation: Incarnation, max_frame: int = DEFAULT_MAX_
             if length > max_frame:
                 raise OverLong(f"data of {length} bytes cannot be sent; a frame has at most {max_frame}")
             return _header(_Kind.DATA, incarnation, length, rows=rows), payload
-        case Marker(epoch, mode, savepoint):
+        case Marker(epoch, mode, savepoint, admits):
             if epoch.generation != incarnation.generation:
                 raise MalformedFrame(f"generation {incarnation.generation} cannot send a marker of epoch {epoch}")
-            return (_header(_Kind.MARKER, incarnation, epoch.number, _MODE_CODES[mode], savepoint),)
+            return (_header(_Kind.MARKER, incarnation, epoch.number, _MODE_CODES[mode], savepoint + 2 * admits),)
         case Watermark(timestamp, idle):
             return (_header(_Kind.WATERMARK, incarnation, timestamp, 0, idle),)
         case Boundary(number):
@@ -279,8 +279,8 @@ class Decoder:
         match kind, mode, flag:
             case _Kind.DATA, 0, 0 if value == 0:
                 return Data(b"", 0)
-            case (_Kind.MARKER, 1, 0 | 1) | (_Kind.MARKER, 2 | 3, 0) if value >= 0:
-                return Marker(Epoch(self._incarnation.generation, value), _MODES[mode], bool(flag))
+            case (_Kind.MARKER, 1, 0 | 1 | 2 | 3) | (_Kind.MARKER, 2 | 3, 0) if value >= 0:
+                return Marker(Epoch(self._incarnation.generation, value), _MODES[mode], bool(flag & 1), bool(flag & 2))
             case _Kind.WATERMARK, 0, 0 | 1:
                 return Watermark(value, bool(flag))
             case _Kind.BOUNDARY, 0, 0 if value >= 0:
@@ -306,9 +306,7 @@ class Decoder:
         return error(self._broken)
 
 
-def _header(
-    kind: _Kind, incarnation: Incarnation, value: int, mode: int = 0, flag: bool = False, rows: int = 0
-) -> bytes:
+def _header(kind: _Kind, incarnation: Incarnation, value: int, mode: int = 0, flag: int = 0, rows: int = 0) -> bytes:
     try:
         header = _UNCHECKED.pack(VERSION, kind, mode, flag, incarnation.generation, incarnation.attempt, value, rows)
     except struct.error as error:

@@ -147,6 +147,7 @@ class Links:
         self._began = False
         self._closed = False
         self._agreeing: dict[Replica, PeerLink] = {}
+        self._on_message: Callable[[Replica, Message[Decision]], object] = lambda _peer, _message: None
         for member, address in self._addresses.items():
             self._peers[member] = _Peer(address, expected={*self._copies_from(member), *self._peerings(member, own)})
         for copy in sorted(copy for member in self._peers for copy in self._copies_to(member)):
@@ -180,10 +181,12 @@ class Links:
     def expect(self, member: Member, address: Address) -> None:
         """Connect a member that comes later, and whose number no other had: `Joined` or `NotConnected` follows.
 
-        It is expected after `Ready`, when receiving has begun.
+        It is expected after `Ready`, when receiving has begun. If it is of the same partition, it makes the connection
+        on which the two agree.
         """
         self._addresses[member] = address
-        self._peers[member] = _Peer(address, expected=set(self._copies_from(member)))
+        expected: set[Way] = {*self._copies_from(member), *self._peerings(member, self._own)}
+        self._peers[member] = _Peer(address, expected=expected)
         for copy in sorted(self._copies_to(member)):
             self._connect(copy)
         self._loop.call_soon(lambda: self._join_if_complete(member))
@@ -201,9 +204,12 @@ class Links:
         if member.partition == self._own.partition and member.replica in self._agreeing:
             self._agreeing.pop(member.replica).close()
 
-    def has_another(self, member: Member) -> bool:
-        """True if another process with the role of this member's partition has not been dropped."""
-        return any(other != member and other.partition == member.partition for other in self._addresses)
+    def has_another(self, member: Member, but: Collection[Member] = ()) -> bool:
+        """True if another process with the role of this member's partition has not been dropped, `but` for these."""
+        return any(
+            other != member and other.partition == member.partition and other not in self._peers and other not in but
+            for other in self._addresses
+        )
 
     def expects(self, way: Way) -> bool:
         """True if this connection ends here and does not stand yet."""
@@ -272,6 +278,7 @@ class Links:
     def _join_if_complete(self, member: Member) -> None:
         peer = self._peers.get(member)
         if peer is not None and peer.complete and not self._closed:
+            self._agree_with(member, peer)
             sending = {copy.channel: self._sender(copy) for copy in self._copies_to(member)}
             receiving = {copy: self._receiver(copy) for copy in self._copies_from(member)}
             del self._peers[member]
@@ -284,20 +291,24 @@ class Links:
         members = self._addresses.keys()
         return {channel: [self._sender(copy) for copy in self._copies(channel, members)] for channel in self._begin}
 
-    def begin_agreeing(self, on_message: Callable[[Replica, Message[Decision]], object]) -> Mapping[Replica, PeerLink]:
-        """Return the connections with the other members of the partition; messages come from now on."""
+    def begin_agreeing(self, on_message: Callable[[Replica, Message[Decision]], object]) -> None:
+        """Take messages of the other members of the partition from now on, also of those that come later."""
+        self._on_message = on_message
         for member, peer in self._peers.items():
-            for way, proved in (*peer.outgoing.items(), *peer.incoming.items()):
-                if isinstance(way, Peering):
-                    self._agreeing[member.replica] = self._agree(member, proved, on_message)
-        return dict(self._agreeing)
+            self._agree_with(member, peer)
 
-    def _agree(
-        self, member: Member, proved: Proved, on_message: Callable[[Replica, Message[Decision]], object]
-    ) -> PeerLink:
-        break_if_silent(proved.sock, self._deploy.options.channel_timeout)
-        hear, broken = partial(on_message, member.replica), partial(self._peer_broken, member)
-        return ControlConnection(self._loop, proved, hear, broken)
+    def tell_peer(self, to: Replica, message: Message[Decision]) -> None:
+        """Send a message to another member of the partition; nothing happens if it is not connected any more."""
+        link = self._agreeing.get(to)
+        if link is not None:
+            link.send(message)
+
+    def _agree_with(self, member: Member, peer: _Peer) -> None:
+        for way, proved in (*peer.outgoing.items(), *peer.incoming.items()):
+            if isinstance(way, Peering):
+                break_if_silent(proved.sock, self._deploy.options.channel_timeout)
+                hear, broken = partial(self._on_message, member.replica), partial(self._peer_broken, member)
+                self._agreeing[member.replica] = ControlConnection(self._loop, proved, hear, broken)
 
     def _peer_broken(self, member: Member, reason: str) -> None:
         if self._agreeing.pop(member.replica, None) is not None:

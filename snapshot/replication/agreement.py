@@ -93,16 +93,19 @@ Instruction = Tell[Decision] | Decided[Decision] | AskToReadmit
 class Agreement(Generic[Decision]):
     """One replica's part in one attempt. The caller owes: messages of another replica in their order, and `linked`
     whenever there is a new connection to it, on which no message of the one before comes any more.
+
+    One that joins later begins at the place `first`: it has all in front of that otherwise, and nothing is decided
+    there again. It is given all that the primary has sent since the view in which it is a member for the first time.
     """
 
-    def __init__(self, own: Replica, view: View) -> None:
+    def __init__(self, own: Replica, view: View, first: int = 0) -> None:
         self._own = own
         self._view = view
         self._primary = view.primary
         self._number = view.number
         self._log: list[Decision] = []
-        self._first = 0  # the place of the first that is kept
-        self._taken = 0
+        self._first = first  # the place of the first that is kept
+        self._taken = first
         self._acknowledged: dict[Replica, int] = {}
         self._asked: set[Replica] = set()
 
@@ -185,7 +188,7 @@ class Agreement(Generic[Decision]):
         if instructions:
             instructions += self._tell_all(Commit(self._number, self._taken))
         for replica in sorted(self._view.members - self._view.in_sync - self._asked - {self._own}):
-            if self._acknowledged.get(replica) == self._end:
+            if self._acknowledged.get(replica, -1) >= self._taken:  # it has all that was ever decided
                 self._asked.add(replica)
                 instructions.append(AskToReadmit(replica, self._number))
         return instructions

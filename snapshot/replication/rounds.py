@@ -107,6 +107,17 @@ class Rounds:
         self._owing = set(channels)
         self._bytes = 0
 
+    def without(self, channel: ChannelId) -> None:
+        """Expect nothing of a channel that had ended before."""
+        self._lines[channel].ended = True
+        del self._live[channel]
+        self._owing.discard(channel)
+
+    @property
+    def ended(self) -> Sequence[ChannelId]:
+        """Return the channels of which nothing more comes."""
+        return [channel for channel in self._lines if channel not in self._live]
+
     def arrived(self, channel: ChannelId, frame: Frame) -> None:
         """Take a frame that has come in on a channel; raise `OutOfRound` if it cannot come there."""
         line = self._lines[channel]

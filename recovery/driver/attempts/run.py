@@ -6,8 +6,8 @@ the splits of a cut are taken in the same step in which its triggers are sent.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Final
 
 from recovery.driver.attempts.workers import Workers
@@ -19,14 +19,24 @@ from snapshot import fail_points
 from snapshot.epochs.coordinator_events import RollBack
 from snapshot.fail_points import reached
 from snapshot.host.net.event_loop import Background, EventLoop, Timer
-from snapshot.host.protocol.messages import AssignSplits, Deploy, Hello, StandDown, ToWorker, ViewIs
+from snapshot.host.protocol.messages import (
+    Address,
+    AssignSplits,
+    Deploy,
+    Hello,
+    Join,
+    StandDown,
+    StandsAt,
+    ToWorker,
+    ViewIs,
+)
 from snapshot.ids import Member, TransactionId
 from snapshot.program.plan import ToSink
 from snapshot.program.source import Available, Resuming, Source
 from snapshot.replication.agreement import View
-from snapshot.tree.frozen_json import Json
+from snapshot.tree.frozen_json import Json, JsonLike
 from statebackend import means
-from statebackend.ids import Partition, Uid
+from statebackend.ids import Epoch, Partition, Uid
 
 _PAUSES: Final = (0.5, 1.0, 2.0, 5.0)
 """Seconds before a sink's recovery is tried again."""
@@ -63,10 +73,11 @@ class AttemptRun:
         self._committed: set[Partition] = set()
         self._commits_first = False
         self._ended: set[Member] = set()
-        self._sent: Counter[tuple[Uid, Partition]] = Counter()  # words of splits, which all members hear
+        self._sent: dict[tuple[Uid, Partition], list[AssignSplits]] = {}  # words of splits, which all members hear
         self.began_from = roll_back.epoch
         self._chosen = chosen
         self._worker_of = {member: hello.worker for member, hello in chosen.items()}
+        self._ends: Mapping[Uid, Mapping[str, JsonLike]] = {}
         self._looks: dict[Uid, Timer] = {}
         self._recoveries: dict[Uid, Timer] = {}
         self._closed = False
@@ -90,8 +101,8 @@ class AttemptRun:
         """
         settings, epoch, chosen = self._settings, self.began_from, self._chosen
         manifest = self._tree.manifest(epoch)
-        ends = {uid: there.ends for uid, there in found.items()}
-        roles = roles_from(manifest, settings.plan, self._parallelism, self._tree.broadcast(epoch), ends)
+        self._ends = {uid: there.ends for uid, there in found.items()}
+        roles = roles_from(manifest, settings.plan, self._parallelism, self._tree.broadcast(epoch), self._ends)
         self._commits_first = moves_output(manifest, self._parallelism)
         for uid, source in settings.plan.sources.items():
             there = found.get(uid, Available())
@@ -105,32 +116,56 @@ class AttemptRun:
         began = int(means.wall() * 1000)  # the same for all, as their processing time begins with it
         for member, hello in chosen.items():
             partition = member.partition
-            self._workers.send(
-                hello.worker,
-                Deploy(
-                    self.incarnation,
-                    began,
-                    settings.job,
-                    epoch,
-                    member,
-                    self._parallelism,
-                    peers,
-                    settings.pickled_plan,
-                    roles[partition],
-                    settings.scheme.wiring(settings.options.coordinator.interval),
-                    settings.options.host,
-                    settings.store,
-                    settings.local,
-                    time_goes_on=settings.options.available_now,
-                    careful=partition in suspects,
-                    windows=dict(windows.get(partition, {})),
-                    view=view(partition),
-                ),
-            )
+            role = self._role(member, peers, view(partition), began)
+            careful, known = partition in suspects, dict(windows.get(partition, {}))
+            role = replace(role, epoch=epoch, roles=roles[partition], careful=careful, windows=known)
+            self._workers.send(hello.worker, role)
             reached(fail_points.ROLE_SENT)
         for worker in self._workers.there:
             if worker not in self.deployed:
                 self._workers.send(worker, StandDown(self.incarnation, "another process has its role"))
+
+    def _role(self, member: Member, peers: Mapping[Member, Address], view: View | None, now: int) -> Deploy:
+        settings = self._settings
+        return Deploy(
+            self.incarnation,
+            now,
+            settings.job,
+            None,
+            member,
+            self._parallelism,
+            peers,
+            settings.pickled_plan,
+            {},
+            settings.scheme.wiring(settings.options.coordinator.interval),
+            settings.options.host,
+            settings.store,
+            settings.local,
+            time_goes_on=settings.options.available_now,
+            view=view,
+        )
+
+    # --- members that come and go -------------------------------------------------------------------------------------
+
+    def connect(self, hello: Hello, member: Member, view: View) -> None:
+        """Have a process connect with all members that there are: it is to be one of them."""
+        there = self._workers.there
+        peers = {at: there[worker].address for worker, at in self.deployed.items() if worker in there}
+        role = self._role(member, {**peers, member: hello.address}, view, int(means.wall() * 1000))
+        self._workers.send(hello.worker, replace(role, joins=True))
+
+    def join(self, worker: str, member: Member, view: View, stands: StandsAt, given_up: tuple[Epoch, ...]) -> None:
+        """Have a process go on from an epoch that is complete, as a member from now on."""
+        settings, epoch, partition = self._settings, stands.epoch, member.partition
+        manifest, broadcast = self._tree.manifest(epoch), self._tree.broadcast(epoch)
+        roles = roles_from(manifest, settings.plan, self._parallelism, broadcast, self._ends)[partition]
+        self.deployed[worker], self._worker_of[member] = member, worker
+        self._restored.add(member)  # the attempt waits for it no more than for any other that is restored
+        self._workers.send(worker, Join(self.incarnation, epoch, roles, view, stands.place, stands.stages, given_up))
+        for (_, at), sent in self._sent.items():
+            if at == partition:
+                for message in sent:
+                    self._workers.send(worker, message)
 
     def workers_of(self, members: Collection[Member]) -> list[str]:
         """Return the processes of these members, without those that take part no more."""
@@ -191,7 +226,7 @@ class AttemptRun:
 
         Not if it has not heard all that was sent, as another member was quicker: it asks again when it has read that.
         """
-        if heard == self._sent[uid, partition]:
+        if heard == len(self._sent.get((uid, partition), ())):
             self._assign(uid, self._dealers[uid].wanted(partition))
 
     def ended(self, member: Member) -> None:
@@ -215,8 +250,8 @@ class AttemptRun:
 
     def _assign(self, uid: Uid, assignments: list[Assignment]) -> None:
         for one in assignments:
-            self._sent[uid, one.partition] += 1
             message = AssignSplits(self.incarnation, uid, one.splits, one.last)
+            self._sent.setdefault((uid, one.partition), []).append(message)
             self.tell_members(one.partition, message)
 
     def _look(self, uid: Uid, source: Source, every: float) -> None:

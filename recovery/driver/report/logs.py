@@ -74,7 +74,9 @@ def level_of(event: log.AnyEvent) -> tuple[logging.Logger, int]:
             return _EPOCHS, logging.DEBUG
         case log.PeerRefused() | log.WorkerDied() | log.ReplicaLost() | log.PrimaryMoved() | log.Collapsed():
             return _PROCESSES, logging.WARNING
-        case log.WorkerJoined() | log.WorkerLost() | log.Moved():
+        case log.NotJoined():
+            return _PROCESSES, logging.WARNING
+        case log.WorkerJoined() | log.WorkerLost() | log.Moved() | log.Joining() | log.RedundancyRestored():
             return _PROCESSES, logging.INFO
         case log.Deployed() | log.PartitionRestored():
             return _PROCESSES, logging.DEBUG
@@ -93,7 +95,7 @@ def _kind_of(event: log.AnyEvent) -> str:
             return order
         case log.WorkerDied(worker=worker):
             return worker
-        case log.ReplicaLost(member=member) | log.PrimaryMoved(member=member):
+        case log.ReplicaLost(member=member) | log.PrimaryMoved(member=member) | log.NotJoined(member=member):
             return str(member)
         case _:
             return ""
@@ -137,6 +139,13 @@ def words_of(event: log.AnyEvent) -> str:
             return f"member {member} is gone, and partition {member.partition} goes on with {left}: {reason}"
         case log.PrimaryMoved(member=member):
             return f"member {member} is the primary of partition {member.partition} from now on"
+        case log.Joining(member=member, worker=worker):
+            return f"{worker} is to be member {member} of partition {member.partition}"
+        case log.NotJoined(member=member, reason=reason):
+            return f"member {member} did not join partition {member.partition}: {reason}"
+        case log.RedundancyRestored(member=member, left=left, marks=marks):
+            took = f"after {marks.joined / 1000:.2f} s"
+            return f"member {member} has joined partition {member.partition} {took}, which has {left} now"
         case log.Collapsed(partition=partition, reason=reason):
             return f"no member of partition {partition} is left that could go on: {reason}"
         case log.WorkerJoined(worker=worker, pid=pid, address=address):

@@ -342,6 +342,8 @@ def _after(status: RunStatus, event: log.AnyEvent) -> RunStatus:
         case log.ReplicaLost(member=member):
             roles = {worker: None if at == member else at for worker, at in status.roles.items()}
             return replace(status, roles=roles)
+        case log.RedundancyRestored(member=member, worker=worker):
+            return replace(status, roles={**status.roles, worker: member})
         case log.PrimaryMoved(member=member):
             return replace(status, primaries={**status.primaries, member.partition: member})
         case log.Recovered():
@@ -372,6 +374,8 @@ def _after(status: RunStatus, event: log.AnyEvent) -> RunStatus:
         case log.Trouble(what=what, reason=reason):
             return replace(status, trouble=f"{what}: {reason}")
         case log.Stalled() | log.NoEpochs() | log.Moved() | log.BadRows() | log.Collapsed():
+            return status
+        case log.Joining() | log.NotJoined():
             return status
 
 

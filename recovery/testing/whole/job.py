@@ -56,7 +56,7 @@ _START_AGAIN: Final = 0.3
 _TOLD: Final = (
     log.Claimed, log.Deployed, log.Running, log.EpochTriggered, log.EpochCompleted, log.EpochCommitted,
     log.EpochAbandoned, log.AttemptFailed, log.WorkerLost, log.GaveUp, log.Finished, log.Stopped, log.Trouble,
-    log.ReplicaLost, log.PrimaryMoved, log.Collapsed,
+    log.ReplicaLost, log.PrimaryMoved, log.Collapsed, log.Joining, log.NotJoined, log.RedundancyRestored,
 )  # fmt: skip
 """The events of a driver that are in the history."""
 

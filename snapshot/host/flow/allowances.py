@@ -81,6 +81,21 @@ class Allowances:
         """Return how many rows each sender may have under way; 0 while the stage's pace is not known."""
         return self._window if self._cost.per_row else 0
 
+    @property
+    def taken(self) -> Mapping[ChannelId, int]:
+        """Return how many rows of each channel were processed."""
+        return dict(self._processed)
+
+    def go_on(self, taken: Mapping[ChannelId, int]) -> None:
+        """Begin where another process is that has processed so many rows."""
+        self._processed.update(taken)
+        self._told = {channel: rows + FIRST.rows for channel, rows in self._processed.items()}
+
+    def told(self, channel: ChannelId) -> Allowance:
+        """Return what the senders of a channel were told last."""
+        rows = self._told[channel]
+        return UNLIMITED if rows == _NO_END else Allowance(rows, self._window_told)
+
     def opening(self, before: int = 0) -> None:
         """Let senders go on while the state is being opened and nothing is processed; the last attempt's `window` was
         `before`, if that is known.

@@ -54,6 +54,16 @@ class Inlet(Protocol):
     def connect(self, copies: Iterable[Copy]) -> None:
         """Expect these ways of channels, from their beginning on."""
 
+    def join(self, copies: Iterable[Copy], epoch: Epoch) -> None:
+        """Expect these ways of channels as well, whose first frame is that behind this epoch's marker."""
+
+    def go_on(self, ended: Iterable[ChannelId]) -> None:
+        """Begin where another process is, to which nothing more comes on these channels."""
+
+    @property
+    def ended(self) -> Collection[ChannelId]:
+        """Return the channels whose end was handed on."""
+
     def drop(self, copy: Copy) -> None:
         """Expect nothing more from this way of a channel, which has others."""
 
@@ -126,6 +136,19 @@ class ArrivalInlet(Aligner):
 
     def connect(self, copies: Iterable[Copy]) -> None:
         """Expect one way of each channel."""
+
+    def join(self, copies: Iterable[Copy], epoch: Epoch) -> None:
+        """Refuse, as a channel has one way."""
+        raise AssertionError(f"channels have one way each, and {list(copies)} would join at {epoch}")
+
+    def go_on(self, ended: Iterable[ChannelId]) -> None:
+        """Refuse, as no other process has the same inputs."""
+        raise AssertionError(f"no other process has these inputs, with {list(ended)} at their end")
+
+    @property
+    def ended(self) -> Collection[ChannelId]:
+        """Return nothing, as no other process asks for it."""
+        return ()
 
     def drop(self, copy: Copy) -> None:
         """Refuse, as a channel has one way."""

@@ -57,6 +57,23 @@ class RoundInlet:
         for copy in copies:
             self._first[copy.channel].join(copy, self._restored)
 
+    def join(self, copies: Iterable[Copy], epoch: Epoch) -> None:
+        """Expect these copies as well, from this epoch's marker on, to which all channels have just come."""
+        for copy in copies:
+            self._first[copy.channel].join(copy, epoch)
+
+    def go_on(self, ended: Iterable[ChannelId]) -> None:
+        """Expect nothing of these channels, which had ended before."""
+        for channel in ended:
+            self._rounds.without(channel)
+            self._aligner.handle(Arrived(channel, End()))
+            self._aligner.handle(_PROCEED)
+
+    @property
+    def ended(self) -> Collection[ChannelId]:
+        """Return the channels whose end was handed on."""
+        return self._rounds.ended
+
     def drop(self, copy: Copy) -> None:
         """Expect nothing more from a copy, whose sender is gone."""
         self._first[copy.channel].drop(copy)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from snapshot.host.partition.opening import StatePlacement
 from snapshot.host.partition.round_source import RoundSource
 from snapshot.host.partition.source_agreement import SourceAgreement
 from snapshot.host.partition.stage_clock import StageClock
+from snapshot.host.protocol.stage_now import SourceNow
 from snapshot.program.plan import Stage
 from snapshot.program.source import Source
 from snapshot.replication.decisions import Decision, MarkerBehind, SourceEnd, SourceRound
@@ -26,6 +28,7 @@ from statebackend.ids import NO_EPOCH, Attempt, Epoch
 
 _UNDECIDED: Final = 4
 """So many decisions may be under way; then rounds become larger."""
+_NONE: Final[Mapping[str, int]] = {}
 
 
 class AgreedSource(RoundSource):
@@ -50,7 +53,7 @@ class AgreedSource(RoundSource):
         self._rows = _SplitRows()
         self._decided: deque[Decision] = deque()  # and not handed out
         self._ends: dict[str, int] = {}  # of the rounds that were decided, and while it leads proposed
-        self._splits = self.splits.splits
+        self._splits: tuple[str, ...] = self.splits.splits
         self._last_number = -1
         self._ending = False  # the end was proposed
         self._at_end: tuple[SplitPosition, ...] = ()
@@ -218,6 +221,20 @@ class AgreedSource(RoundSource):
         """Return how far the rows go before the last marker; nothing if another member has placed it."""
         return self._at_cut
 
+    def now(self) -> SourceNow:
+        """Return where the source is, right behind a marker: how much it has handed out, not how far it has read."""
+        return replace(super().now(), splits=self._splits, handed_out=self._rows.taken, end=self._end)
+
+    def go_on(self, now: SourceNow) -> None:
+        """Begin where another member is."""
+        super().go_on(now)
+        self._splits = now.splits
+        self._ends = dict(now.handed_out)
+        self._rows = _SplitRows(now.handed_out)
+        if now.end is not None:
+            self._end = now.end
+            self._note(now.end)
+
     def closes_last(self) -> int:
         """Return the number of the round that the end closes."""
         assert self._end is not None
@@ -234,10 +251,15 @@ class AgreedSource(RoundSource):
 class _SplitRows:
     """The rows of each split that were read and not handed out, and how many there have been."""
 
-    def __init__(self) -> None:
+    def __init__(self, taken: Mapping[str, int] = _NONE) -> None:
         self._pieces: dict[str, deque[pa.RecordBatch]] = {}
-        self._read: dict[str, int] = {}
-        self._taken: dict[str, int] = {}
+        self._read: dict[str, int] = dict(taken)
+        self._taken: dict[str, int] = dict(taken)
+
+    @property
+    def taken(self) -> Mapping[str, int]:
+        """Return how many rows of each split were taken."""
+        return dict(self._taken)
 
     def add(self, split: str, batch: pa.RecordBatch) -> None:
         """Add rows that were read."""

@@ -7,7 +7,7 @@ of it is not listened to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from traceback import print_exception
@@ -56,13 +56,16 @@ from snapshot.host.protocol.messages import (
     FirstOutput,
     FromWorker,
     HasCommitted,
+    InSync,
     Restored,
     StageFigures,
+    StandsAt,
     TakeOver,
     TriggerEpoch,
     ViewIs,
     WantsSplit,
 )
+from snapshot.host.protocol.stage_now import StageNow
 from snapshot.ids import ChannelId, Copy, Member, Replica, TransactionId
 from snapshot.program.plan import Plan, Stage, ToSink
 from snapshot.program.sink import SinkContext, TakesCopies
@@ -77,6 +80,7 @@ from statebackend.stores.store_calls import since, store_calls
 _INLINE: Final = 16 << 10
 """In-flight data up to this size is put into the manifest itself."""
 _SHOWN: Final = 8
+_AS_RESTORED: Final[Mapping[Uid, StageNow]] = {}
 _TURN: Final = 0.004
 """Seconds that a stage may work before the others, and the sockets, have their turn."""
 _SPARING: Final = 0.02
@@ -103,6 +107,8 @@ class PartitionAttempt:
     the end. It does not wait for the states: stages that need none work, and for the others their input waits. Nothing
     is raised once it has begun: a failure is told to the driver, and nothing more is done until the next deployment. At
     the end its states are at hand for that, unless something went wrong in one of them.
+
+    One that joins an attempt which goes on begins where its stages are `now` in the other members of its partition.
     """
 
     def __init__(
@@ -115,9 +121,12 @@ class PartitionAttempt:
         parts: StageParts,
         environment: Environment,
         agreement: SourceAgreement | None = None,
+        now: Mapping[Uid, StageNow] = _AS_RESTORED,
     ) -> None:
         """Make it; `agreement` is that of the sources with the other members of the partition."""
         self._deploy = deploy
+        self._begins = now
+        self._cuts: dict[Epoch, dict[Uid, StageNow]] = {}  # where stages were that have cut for one that admits others
         self._agreement = agreement
         self._parts = parts
         self._environment = environment
@@ -175,7 +184,8 @@ class PartitionAttempt:
                 sinks[sink.uid] = self._sink(sink)
                 made.callback(sinks[sink.uid].close)
             epoch, report, wake = self._deploy.epoch, self._stage_said, self.woken
-            run = StageRun(stage, placement, epoch, outlets, sinks, report, wake, attempt, self._parts)
+            now = self._begins.get(stage.uid)
+            run = StageRun(stage, placement, epoch, outlets, sinks, report, wake, attempt, self._parts, now)
             made.pop_all()
         return run
 
@@ -322,7 +332,7 @@ class PartitionAttempt:
     def agree(self, send: Callable[[Replica, Message[Decision]], object]) -> None:
         """Agree with the other members on what sources hand out; `send` brings a message to one of them."""
         if self._agreement is not None:
-            self._agreement.connect(send, self._decided, self._poke)
+            self._agreement.connect(send, self._decided, self._poke, self._in_sync)
 
     def heard(self, sender: Replica, message: Message[Decision]) -> None:
         """Take a message of another member of the partition."""
@@ -334,6 +344,38 @@ class PartitionAttempt:
     def view(self) -> View | None:
         """Return the newest view of the partition's members; None if there is no other one."""
         return None if self._agreement is None else self._agreement.view
+
+    def _in_sync(self, replica: Replica, view: int) -> None:
+        self._say(InSync(self._deploy.incarnation, self._deploy.partition, replica, view))
+
+    def park(
+        self, sending: Mapping[ChannelId, SendingEnd], receiving: Mapping[Copy, ReceivingEnd], after: Epoch
+    ) -> None:
+        """Keep the connections with a member that joins behind the marker of an epoch `after` this one."""
+        for channel, end in sending.items():
+            outlet = self._outlets[channel]
+            assert isinstance(outlet, FanOut)
+            outlet.park(end, after)
+        for copy, gate in receiving.items():
+            self._stage_of[copy.channel].inputs.park({copy: gate}, after)
+
+    @property
+    def parked(self) -> Collection[Member]:
+        """Return the members that wait for the marker behind which they join."""
+        outlets = (outlet for outlet in self._outlets.values() if isinstance(outlet, FanOut))
+        receivers = {end.copy.receiver for outlet in outlets for end in outlet.parked}
+        return receivers | {copy.sender for run in self._stages for copy in run.inputs.parked}
+
+    def _stands_at(self, uid: Uid, epoch: Epoch, now: StageNow) -> None:
+        """Tell where all stages were when they cut for an epoch, if another member of the partition begins there."""
+        agreement = self._agreement
+        if agreement is None or not self._is_primary or agreement.view.members == agreement.view.in_sync:
+            return
+        at = self._cuts.setdefault(epoch, {})
+        at[uid] = now
+        if len(at) == len(self._stages):
+            self._cuts = {}
+            self._say(StandsAt(self._deploy.incarnation, self._deploy.partition, epoch, agreement.place, at))
 
     def _viewed(self, view: View) -> None:
         if self._agreement is not None:
@@ -513,6 +555,8 @@ class PartitionAttempt:
 
     def _has_cut(self, stage: StageRun, cut: StageCut) -> None:
         """Await from now on what a stage that has cut and its sinks owe to the epoch."""
+        if cut.now is not None:
+            self._stands_at(stage.uid, cut.epoch, cut.now)
         owes: dict[Uid, set[Part]] = {uid: set() for uid in stage.stage.uids}
         if stage.operator.keyed is not None:
             owes[stage.uid].add(Part.FILES)

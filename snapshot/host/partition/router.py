@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from snapshot.cut.frames import Data, Frame
-from snapshot.host.flow.allowances import Allowance
+from snapshot.cut.frames import Data, End, Frame
+from snapshot.host.flow.allowances import UNLIMITED, Allowance
 from snapshot.host.net.rows_wire import RowsWire
 from snapshot.ids import ChannelId, Copy, Member
 from snapshot.operators.operator import Apply
 from snapshot.operators.rows import Rows, joined, keys_in
 from snapshot.program.plan import Edge, Exchange, Step, Target, ToEdge, ToSink
-from statebackend.ids import Uid
+from statebackend.ids import Epoch, Uid
 from statebackend.keys.columns import key_column
 from statebackend.keys.types import KeyType
 
@@ -127,6 +127,8 @@ class FanOut:
 
     def __init__(self, ends: Sequence[SendingEnd], lag: int = _LAG) -> None:
         self._ends = list(ends)
+        self._parked: list[tuple[SendingEnd, Epoch]] = []
+        self._ended = False
         self._lag = lag
         self.id = ends[0].id
         """The channel's id."""
@@ -134,20 +136,40 @@ class FanOut:
     def drop(self, receiver: Member) -> None:
         """Put nothing more to a process that is gone; another one has its role."""
         self._ends = [end for end in self._ends if end.copy.receiver != receiver]
+        self._parked = [(end, after) for end, after in self._parked if end.copy.receiver != receiver]
+
+    def park(self, end: SendingEnd, after: Epoch) -> None:
+        """Keep the way to a process that joins behind a marker, of an epoch `after` this one."""
+        self._parked.append((end, after))
+
+    @property
+    def parked(self) -> Sequence[SendingEnd]:
+        """Return the ways to those that have not joined."""
+        return [end for end, _ in self._parked]
+
+    def admit(self, epoch: Epoch) -> None:
+        """Put all that comes from now on, behind the marker of this epoch, to those that have waited for it as well.
+
+        Behind the end nothing comes, which they know.
+        """
+        if not self._ended:
+            self._ends += [end for end, after in self._parked if epoch > after]
+        self._parked = [(end, after) for end, after in self._parked if epoch <= after]
 
     @property
     def bytes(self) -> int:
         """Return how many bytes wait to be taken by that process which has the fewest left, mostly."""
-        waiting = [end.bytes for end in self._ends]
+        waiting = [end.bytes for end in self._ends] or [0]
         return max(min(waiting), max(waiting) - self._lag)
 
     @property
     def allowed(self) -> Allowance:
         """Return how many rows may be put, as that process says which allows most."""
-        return max((end.allowed for end in self._ends), key=lambda allowance: allowance.rows)
+        return max((end.allowed for end in self._ends), key=lambda allowance: allowance.rows, default=UNLIMITED)
 
     def put(self, frame: Frame) -> tuple[Data, ...]:
         """Queue a frame to all; it overtakes nothing."""
+        self._ended = self._ended or isinstance(frame, End)
         for end in self._ends:
             end.put(frame)
         return ()
@@ -230,6 +252,21 @@ class Router:
         for place, count in enumerate(self._counts):
             if count:
                 self._send(place)
+
+    @property
+    def rows_put(self) -> Mapping[ChannelId, int]:
+        """Return how many rows each channel was given."""
+        return {channel.id: put for channel, put in zip(self._channels, self._put, strict=True)}
+
+    def go_on(self, rows_put: Mapping[ChannelId, int]) -> None:
+        """Begin where another process is that has given each channel so many rows."""
+        self._put = [rows_put[channel.id] for channel in self._channels]
+
+    def admit(self, epoch: Epoch) -> None:
+        """Let processes in that have waited for the marker of this epoch, which was put just now."""
+        for channel in self._channels:
+            if isinstance(channel, FanOut):
+                channel.admit(epoch)
 
     def begin_anew(self) -> None:
         """Begin with the first receiver again, so that whose turn it is follows from what comes from now on."""

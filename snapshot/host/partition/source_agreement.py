@@ -41,11 +41,12 @@ class SourceAgreement:
     """The sources of one member of a partition, in one attempt.
 
     `connect` comes before anything else. `send` brings a message to another replica, `cut` is told of each marker that
-    was decided, and `wake` called when there is something to do for a source.
+    was decided, and `wake` called when there is something to do for a source; `in_sync` is told of a member that has
+    everything, in the view of a number. One that joins later begins at the place `first`.
     """
 
-    def __init__(self, own: Replica, view: View) -> None:
-        self._agreement: Agreement[Decision] = Agreement(own, view)
+    def __init__(self, own: Replica, view: View, first: int = 0) -> None:
+        self._agreement: Agreement[Decision] = Agreement(own, view, first)
         self._view = view
         self._sources: dict[Uid, AgreeingSource] = {}
         self._send: Callable[[Replica, Message[Decision]], object] = lambda _to, _message: None
@@ -53,6 +54,8 @@ class SourceAgreement:
         self._wake: Callable[[], object] = lambda: None
         self._triggers: dict[Epoch, MarkerBehind] = {}  # of the driver, and not decided yet
         self._newest = NO_EPOCH  # of those that were proposed or decided
+        self._in_sync: Callable[[Replica, int], object] = lambda _replica, _view: None
+        self._admitting = 0
 
     def add(self, uid: Uid, source: AgreeingSource) -> None:
         """Take in a source of the partition."""
@@ -63,9 +66,15 @@ class SourceAgreement:
         send: Callable[[Replica, Message[Decision]], object],
         cut: Callable[[Marker], object],
         wake: Callable[[], object],
+        in_sync: Callable[[Replica, int], object] = lambda _replica, _view: None,
     ) -> None:
         """Begin."""
-        self._send, self._cut, self._wake = send, cut, wake
+        self._send, self._cut, self._wake, self._in_sync = send, cut, wake, in_sync
+
+    @property
+    def place(self) -> int:
+        """Return the place behind the newest marker that admits others: where a process that joins there begins."""
+        return self._admitting
 
     @property
     def leads(self) -> bool:
@@ -143,19 +152,21 @@ class SourceAgreement:
             match instruction:
                 case Tell(to, message):
                     self._send(to, message)
-                case Decided(_, decision):
-                    self._decided(decision)
-                case AskToReadmit():
-                    pass  # the driver drops a member that is out of sync, and asks for none
+                case Decided(place, decision):
+                    self._decided(place, decision)
+                case AskToReadmit(replica, view):
+                    self._in_sync(replica, view)
         if instructions:
             self._wake()
 
-    def _decided(self, decision: Decision) -> None:
+    def _decided(self, place: int, decision: Decision) -> None:
         match decision:
             case SourceRound(uid) | SourceEnd(uid):
                 self._sources[uid].decided(decision)
             case MarkerBehind(marker):
                 self._passed(marker.epoch)
+                if marker.admits:
+                    self._admitting = place + 1
                 for source in self._sources.values():
                     source.decided(decision)
                 self._cut(marker)

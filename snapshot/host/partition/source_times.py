@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from snapshot.cut.frames import EARLIEST, LATEST, Watermark
 from snapshot.cut.watermarks import earliest_active
+from snapshot.host.protocol.stage_now import BranchTimes, SplitTimes, TimesNow
 from snapshot.operators.row_class import shown_row
 from snapshot.operators.rows import Rows, Times
 from snapshot.program.plan import EventTime, Step
@@ -60,6 +61,18 @@ class EventTimes:
     def current(self) -> Watermark | None:
         """Return the last watermark announced; None before the first."""
         return self._current
+
+    def now(self) -> BranchTimes:
+        """Return all that it knows."""
+        splits = {name: SplitTimes(split.latest, split.quiet) for name, split in self._splits.items()}
+        without = SplitTimes(self._without_splits.latest, self._without_splits.quiet)
+        return BranchTimes(self._current, splits, self._ended, without, self._asked_at)
+
+    def go_on(self, now: BranchTimes) -> None:
+        """Know what another one does, of the same source and partition."""
+        self._current, self._ended, self._asked_at = now.current, now.ended, now.asked_at
+        self._splits = {name: _Split(split.latest, split.quiet) for name, split in now.splits.items()}
+        self._without_splits = _Split(now.without_splits.latest, now.without_splits.quiet)
 
     def reading(self, splits: Collection[str]) -> None:
         """Set the splits that are being read: new ones hold the watermark until they have had rows or are idle, and
@@ -178,6 +191,16 @@ class SourceTimes:
     def __init__(self, steps: Iterable[Step], restored: Watermark | None) -> None:
         self._branches = {step: EventTimes(step.event_time, restored) for step in steps if step.event_time is not None}
         self._current = restored
+
+    def now(self) -> TimesNow:
+        """Return where all branches are."""
+        return TimesNow(tuple(branch.now() for branch in self._branches.values()), self._current)
+
+    def go_on(self, now: TimesNow) -> None:
+        """Begin where another process is."""
+        for branch, there in zip(self._branches.values(), now.branches, strict=True):
+            branch.go_on(there)
+        self._current = now.current
 
     def stamped(self, step: Step, split: str, rows: Rows, now: int) -> Rows:
         """Return the rows of a split with their event times."""

@@ -19,6 +19,9 @@ class StageClock:
     """Returns a time in seconds that says how long work has taken."""
     close_round: Callable[[int], object] | None = None
     """Moves processing time on to the end of the round of this number; None if it goes on by itself."""
+    go_on: Callable[[int], object] = lambda _: None
+    """Sets processing time to that of another process, before anything has asked for it, unless it goes on by itself.
+    """
 
 
 def process_clock() -> StageClock:
@@ -44,4 +47,8 @@ def round_clock(tick: int, began: int) -> StageClock:
         nonlocal latest
         latest = max(latest, clock_of(number, tick))
 
-    return StageClock(lambda: latest, means.monotonic, close_round)
+    def go_on(time: int) -> None:
+        nonlocal latest
+        latest = time
+
+    return StageClock(lambda: latest, means.monotonic, close_round, go_on)

@@ -6,7 +6,8 @@ marker overtakes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,6 +23,7 @@ from snapshot.host.partition.channel_state import recalled
 from snapshot.host.partition.opening import StatePlacement
 from snapshot.host.partition.parts import StageParts
 from snapshot.host.partition.stage_clock import StageClock
+from snapshot.host.protocol.stage_now import InputsNow
 from snapshot.ids import ChannelId, Copy, Member
 from snapshot.operators.rows import Rows, keys_in
 from snapshot.program.plan import Edge, Exchange
@@ -89,7 +91,9 @@ class StageInputs:
         self._watermarks = Watermarks(self._timed, going_on(placement.role.watermark))
         self._gathering: RowGatherer[Input] = parts.gatherer(take, placement.options.batch_rows, self._taken)
         self._gates: dict[Copy, ReceivingEnd] = {}
+        self._parked: dict[Copy, tuple[ReceivingEnd, Epoch]] = {}
         self._allowances = Allowances(tuple(self._inputs))
+        self._goes_on = False  # where another process is, so senders have put rows that this one was never sent
         self._backlog_since: float | None = None
         self._taken_back: dict[ChannelId, int] = {}  # what no sender of this attempt has sent
 
@@ -118,9 +122,45 @@ class StageInputs:
         """Take the receiving ends of the channels."""
         self._gates.update(gates)
         self.inlet.connect(gates)
+        if self._goes_on:
+            for copy, gate in gates.items():
+                gate.allow(self._allowances.told(copy.channel))
+
+    def park(self, gates: Mapping[Copy, ReceivingEnd], after: Epoch) -> None:
+        """Keep the ways from a process that joins behind a marker, of an epoch `after` this one."""
+        for copy, gate in gates.items():
+            gate.pause()
+            self._parked[copy] = gate, after
+
+    @property
+    def parked(self) -> Collection[Copy]:
+        """Return the ways from those that have not joined."""
+        return self._parked.keys()
+
+    def admit(self, epoch: Epoch) -> None:
+        """Expect frames of those that have waited for the marker of this epoch, to which all channels have come."""
+        joining = {copy: gate for copy, (gate, after) in self._parked.items() if epoch > after}
+        self._parked = {copy: parked for copy, parked in self._parked.items() if copy not in joining}
+        self._gates.update(joining)
+        self.inlet.join(joining, epoch)
+        for copy, gate in joining.items():
+            gate.allow(self._allowances.told(copy.channel))
+            gate.resume()
+
+    def now(self) -> InputsNow:
+        """Return where the inputs are."""
+        return InputsNow(deepcopy(self._watermarks), tuple(self.inlet.ended), self._allowances.taken)
+
+    def go_on(self, now: InputsNow) -> None:
+        """Begin where another process is."""
+        self._goes_on = True
+        self._watermarks = now.watermarks
+        self._allowances.go_on(now.taken)
+        self.inlet.go_on(now.ended)
 
     def drop(self, sender: Member) -> None:
         """Expect nothing more from a process that is gone; another one has its role."""
+        self._parked = {copy: parked for copy, parked in self._parked.items() if copy.sender != sender}
         for copy in [copy for copy in self._gates if copy.sender == sender]:
             del self._gates[copy]
             self.inlet.drop(copy)

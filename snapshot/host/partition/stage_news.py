@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from snapshot.cut.aligner import AlignmentBegan, Missed
 from snapshot.cut.frames import Watermark
 from snapshot.host.partition.channel_state import Frames
+from snapshot.host.protocol.stage_now import StageNow
 from snapshot.tree.manifest import SplitPosition
 from statebackend.ids import Epoch
 
@@ -25,6 +26,8 @@ class StageCut:
     """The frames that the stage's own markers overtook on their way out."""
     took: float
     """In seconds."""
+    now: StageNow | None = None
+    """All else that the stage is, if its marker admits processes that go on from there."""
 
 
 @dataclass(frozen=True, slots=True)

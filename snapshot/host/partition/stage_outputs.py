@@ -50,6 +50,7 @@ class StageOutputs:
         self._emitted = {side: parts.batches(chain, most) for side, chain in self._chains.items()}
         self._yield = Yield()
         self._in_round = False
+        self._had_ended = False  # before this process was there: receivers expect nothing of it, not even markers
         self._buffered_since = _NOT_YET
         self._blocked_since: float | None = None
         self._blocked = 0.0
@@ -100,11 +101,25 @@ class StageOutputs:
         self._flush_emitted()
         overtaken: dict[ChannelId, Sequence[Data]] = {}
         for router in self._routers:
-            overtaken.update(router.put(marker))
+            if not self._had_ended:
+                overtaken.update(router.put(marker))
             if self._clock.close_round is not None:
                 router.begin_anew()
+            if marker.admits:
+                router.admit(marker.epoch)
             reached(fail_points.MARKER_SENT)
         return overtaken
+
+    @property
+    def rows_put(self) -> Mapping[ChannelId, int]:
+        """Return how many rows each channel was given."""
+        return {channel: rows for router in self._routers for channel, rows in router.rows_put.items()}
+
+    def go_on(self, rows_put: Mapping[ChannelId, int], *, ended: bool) -> None:
+        """Begin where another process is that has given each channel so many rows, and perhaps `ended` all of them."""
+        self._had_ended = ended
+        for router in self._routers:
+            router.go_on(rows_put)
 
     def end(self, number: int) -> None:
         """End all channels with the round of this number, or 0 where there are no rounds."""

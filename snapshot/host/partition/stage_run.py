@@ -28,6 +28,7 @@ from snapshot.host.partition.stage_outputs import StageOutputs
 from snapshot.host.partition.stage_source import Pacing
 from snapshot.host.partition.stage_time import StageTime
 from snapshot.host.protocol.messages import SinkFigures, StageFigures
+from snapshot.host.protocol.stage_now import StageNow
 from snapshot.ids import ChannelId, Copy
 from snapshot.operators.rows import Rows
 from snapshot.program.plan import Stage, Step
@@ -55,13 +56,19 @@ class StageRun:
         wake: Callable[[], None],
         attempt: Attempt,
         parts: StageParts,
+        now: StageNow | None = None,
     ) -> None:
+        """Make it; it begins where a peer is `now` that has the same role, or else as the epoch says alone."""
         self.stage = stage
         self.uid = stage.uid
         self.sinks = sinks
         self._report = report
         self._placement = placement
         clock = parts.clock()
+        if now is not None:
+            clock.go_on(now.clock)
+        self._now = clock.now
+        self._joins = now is not None
         self._monotonic = clock.monotonic
         self._close_round = clock.close_round
         self.inputs = StageInputs(stage.inputs, placement, epoch, self._take, parts, clock)
@@ -74,12 +81,24 @@ class StageRun:
             self._source = parts.pacing(stage, stage.source, placement, attempt, wake, clock)
         self._closing: int | None = None  # the round of which all was handed out
         self._due: list[Marker] = []  # of epochs whose cut waits for rows
+        self._early: list[Marker] = []  # of epochs that were triggered before the state was there
         self._unfinished: dict[Epoch, Unfinished] = {}
         self._rows_in = 0
         self._busy = 0.0
         self._ending = False  # all input has ended
         self.ended = False
         """True if all its input has ended, and so have its outputs."""
+        if now is not None:
+            self._go_on(now)
+
+    def _go_on(self, now: StageNow) -> None:
+        assert not now.ending, "what follows from the end of its input is under way"
+        self._ending = self.ended = now.ended
+        self.inputs.go_on(now.inputs)
+        self.outputs.go_on(now.put, ended=now.ended)
+        self._time.go_on(now.announced, had_ended=now.had_ended)
+        if self._source is not None and now.source is not None:
+            self._source.go_on(now.source)
 
     # --- beginning ----------------------------------------------------------------------------------------------------
 
@@ -99,8 +118,14 @@ class StageRun:
         return self.operator.pending
 
     def begin(self) -> None:
-        """Announce the restored event time, and go on unless the state is awaited."""
-        self._time.begin()
+        """Announce the restored event time, and go on unless the state is awaited.
+
+        A process that goes on from where its peers are announces nothing, as they do not, either.
+        """
+        if not self._joins:
+            self._time.begin()
+        elif self.ended:
+            self._tell_end()
         if self.pending:
             self.inputs.opening()
         else:
@@ -110,6 +135,9 @@ class StageRun:
         """Go on with the state as the epoch has it; it stays the caller's, and is used here until `close`."""
         self.operator.open(state)
         self.inputs.take_back()
+        early, self._early = self._early, []
+        for marker in early:
+            self._do(self.inputs.inlet.told(align.Triggered(marker)))
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 
@@ -118,7 +146,10 @@ class StageRun:
         self._do(self.inputs.arrived(copy, frame))
 
     def triggered(self, marker: Marker, then: Then = Then.READ_ON) -> None:
-        """Begin an epoch that the coordinator has triggered."""
+        """Begin an epoch that the coordinator has triggered; one that joins may hear of it before it has its state."""
+        if self.pending:
+            self._early.append(marker)
+            return
         if self._source is not None:
             self._source.triggered(marker.epoch, then)
             while self._source.owes and not self._ending:
@@ -353,13 +384,29 @@ class StageRun:
         # All partitions have the same, and the first one's counts.
         broadcast = self.operator.operator.broadcast() if self._placement.partition == 0 else None
         took = self._monotonic() - began
-        cut = StageCut(marker.epoch, unaligned, positions, self._time.at_cut, broadcast, overtaken, took)
+        now = None
+        if marker.admits:
+            now = self._where_it_is()
+            self.inputs.admit(marker.epoch)
+        cut = StageCut(marker.epoch, unaligned, positions, self._time.at_cut, broadcast, overtaken, took, now)
         if unaligned:
             self._unfinished[marker.epoch] = Unfinished(cut, self.inputs.left())
         self._report(self, cut)
         for sink in self.sinks.values():
             sink.cut(marker.epoch)
             reached(fail_points.SINKS_SEALED)
+
+    def _where_it_is(self) -> StageNow:
+        return StageNow(
+            self.inputs.now(),
+            self.outputs.rows_put,
+            self._time.announced,
+            self._time.had_ended,
+            self._now(),
+            None if self._source is None else self._source.now(),
+            self.ended,
+            self._ending and not self.ended,
+        )
 
     def encoded(self, channel: ChannelId, rows: Rows) -> Data:
         """Encode rows that were in flight on a channel that ends or begins here; any thread may ask."""
@@ -387,6 +434,9 @@ class StageRun:
             return
         self.ended = True
         self.outputs.end(self.inputs.inlet.round if self._source is None else self._source.closes_last())
+        self._tell_end()
+
+    def _tell_end(self) -> None:
         for sink in self.sinks.values():
             sink.no_more_rows()
         self._report(self, StageEnded())

@@ -17,6 +17,7 @@ from snapshot.host.partition.opening import StatePlacement
 from snapshot.host.partition.source_run import SourceRun
 from snapshot.host.partition.source_times import SourceTimes
 from snapshot.host.partition.stage_clock import StageClock
+from snapshot.host.protocol.stage_now import SourceNow
 from snapshot.operators.rows import Rows
 from snapshot.program.plan import Stage, Step
 from snapshot.program.source import Source
@@ -82,6 +83,12 @@ class Pacing(Protocol):
 
     def next_due(self) -> float:
         """Return in how many seconds there may be something to read or to announce; infinity if never by the clock."""
+
+    def now(self) -> SourceNow:
+        """Return where the source is, right behind a marker."""
+
+    def go_on(self, now: SourceNow) -> None:
+        """Begin where another process is."""
 
 
 class StageSource:
@@ -165,6 +172,15 @@ class StageSource:
     def positions(self) -> tuple[SplitPosition, ...]:
         """Return how far each split was read."""
         return self.splits.positions()
+
+    def now(self) -> SourceNow:
+        """Return where the source is, right behind a marker."""
+        return SourceNow(None if self._times is None else self._times.now(), self.splits.splits)
+
+    def go_on(self, now: SourceNow) -> None:
+        """Begin where another process is."""
+        if self._times is not None and now.times is not None:
+            self._times.go_on(now.times)
 
     # --- event time -----------------------------------------------------------------------------------------------
 

@@ -44,6 +44,15 @@ class StageTime:
             self._had_ended = self._had_ended and watermark.idle
             self._outputs.watermark(watermark)
 
+    @property
+    def had_ended(self) -> bool:
+        """True if event time was at its end in the epoch, and has not gone on since."""
+        return self._had_ended
+
+    def go_on(self, announced: Watermark | None, *, had_ended: bool) -> None:
+        """Begin where another process is, which has announced this."""
+        self.announced, self._had_ended = announced, had_ended
+
     # --- after the end of the epoch -------------------------------------------------------------------------------
 
     def heard_more(self, place: Input) -> None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from os import environ, write
 from pathlib import Path
@@ -41,12 +41,14 @@ from snapshot.host.partition.failures import kind_of, text_of, traceback_of
 from snapshot.host.partition.folders import job_folder, remove_state
 from snapshot.host.partition.last_words import LastWords
 from snapshot.host.partition.opening import OpenedState, StateOpener, StatePlacement, placement_of
+from snapshot.host.partition.router import SendingEnd
 from snapshot.host.partition.source_agreement import SourceAgreement
 from snapshot.host.partition.stalls import LoopWatch
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.process.heartbeat import Heartbeat
 from snapshot.host.process.standby import Follower
+from snapshot.host.process.waiting import WaitingToJoin
 from snapshot.host.protocol.executor import executor_name
 from snapshot.host.protocol.messages import (
     Address,
@@ -56,13 +58,18 @@ from snapshot.host.protocol.messages import (
     Deploy,
     Drain,
     EpochIsOver,
+    Expect,
+    Expecting,
     Failed,
     FailureKind,
     Follow,
+    Forget,
     FromWorker,
     Hello,
     Inject,
+    Join,
     Leave,
+    Reached,
     ReadState,
     Refusal,
     StandBy,
@@ -77,7 +84,7 @@ from snapshot.host.protocol.messages import (
 )
 from snapshot.host.protocol.options import use_storage
 from snapshot.host.wiring import stage_parts
-from snapshot.ids import Copy, Member, Replica
+from snapshot.ids import ChannelId, Copy, Member, Replica
 from snapshot.program.pickling import loads
 from snapshot.program.plan import Plan
 from snapshot.replication.agreement import Message
@@ -86,7 +93,7 @@ from snapshot.replication.pacing import DriverClock
 from statebackend import means
 from statebackend.child_python import outlive_sigterm
 from statebackend.errors import JobError
-from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
+from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from statebackend.readable import readable
 from statebackend.stores.limited_store import find_limited_later
 from statebackend.stores.store import BlobStore
@@ -108,6 +115,16 @@ third of a process's time."""
 
 class DriverLost(JobError):
     """The driver cannot be reached, or is gone: what is durable is in the store, and the next process goes on."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Role:
+    """A role whose states are being opened."""
+
+    deploy: Deploy
+    plan: Plan
+    files: TreeFiles
+    placements: Mapping[Uid, StatePlacement]
 
 
 class Worker:
@@ -143,6 +160,8 @@ class Worker:
         self._driver_clock = DriverClock(0, means.monotonic())
         self._attempt: PartitionAttempt | None = None
         self._suspicions: dict[Replica, Suspects] = {}  # of members of the partition, in this attempt
+        self._waiting: WaitingToJoin | None = None
+        self._expected: dict[Member, Epoch] = {}  # members that are to join, behind an epoch after this one
         self._early: list[tuple[ChannelOf | PeerOf, Proved]] = []  # of a deployment that we have not heard of yet
         self._said_early: list[
             TriggerEpoch | EpochIsOver | TakeOver | AssignSplits | Drain | ViewIs
@@ -275,7 +294,7 @@ class Worker:
             return "this port takes channels only"
         if kind.incarnation < self._incarnation:
             return f"incarnation {kind.incarnation} is over; this is {self._incarnation}"
-        if kind.incarnation == self._incarnation and (self._links is None or not self._links.expects(_way(kind))):
+        if kind.incarnation == self._incarnation and self._links is not None and not self._links.expects(_way(kind)):
             return "this channel is not expected here, or is connected already"
         return ""
 
@@ -283,7 +302,8 @@ class Worker:
         assert isinstance(kind, ChannelOf | PeerOf)
         links = self._links if kind.incarnation == self._incarnation else None
         sender = None if links is None else links.address_of(_way(kind).sender)
-        if kind.incarnation > self._incarnation or (sender is not None and self._faults.is_cut(sender)):
+        is_early = kind.incarnation > self._incarnation or (kind.incarnation == self._incarnation and links is None)
+        if is_early or (sender is not None and self._faults.is_cut(sender)):
             self._early.append((kind, proved))
         elif links is not None:
             links.accept(_way(kind), proved)
@@ -321,9 +341,21 @@ class Worker:
             return
         match message:
             case Deploy():
-                if message.incarnation > self._incarnation:
+                joins = message.joins and message.incarnation == self._incarnation and self._links is None
+                if message.incarnation > self._incarnation or joins:
                     self._driver_clock = DriverClock(message.sent_at, means.monotonic())
                     self._deploy(message)
+            case Join():
+                if message.incarnation == self._incarnation and self._waiting is not None:
+                    self._join(self._waiting, message)
+            case Expect():
+                if message.incarnation == self._incarnation and self._links is not None and self._attempt is not None:
+                    self._expected[message.member] = message.after
+                    self._links.expect(message.member, message.address)
+                    self._tell(Expecting(message.incarnation, message.member))
+            case Forget(incarnation, member):
+                if incarnation == self._incarnation and self._links is not None:
+                    self._without(self._links, member)
             case TriggerEpoch() | EpochIsOver() | TakeOver() | AssignSplits() | Drain() | ViewIs():
                 if isinstance(message, TriggerEpoch) and message.incarnation == self._incarnation:
                     self._driver_clock.heard(message.sent_at, means.monotonic())
@@ -373,7 +405,7 @@ class Worker:
 
     def _deploy(self, deploy: Deploy) -> None:
         self._stand_down()
-        if self._follower is not None:
+        if self._follower is not None and not deploy.joins:
             self._follower.close()
         self._incarnation = deploy.incarnation
         self._local = job_folder(deploy.local, deploy.job)
@@ -385,6 +417,13 @@ class Worker:
         except BaseException as error:  # whatever the program's modules raise when they are imported here
             self._fail(deploy, error, FailureKind.UNUSABLE)
             return
+        begin = partial(self._wait, deploy, plan) if deploy.joins else partial(self._begin, self._open(deploy, plan))
+        told = partial(self._links_said, deploy, begin)
+        self._links = Links(deploy, plan, self._secret, self._loop, told, self._arrived, self._drained, self._tls)
+        self._take_early()
+
+    def _open(self, deploy: Deploy, plan: Plan) -> _Role:
+        """Open the states of a role, in the background."""
         store = self._store_at(deploy.store, deploy.options.store_timeout / 1000)
         files = TreeFiles(store, deploy.incarnation, deploy.partition, deploy.member.replica)
         placements = {stage.uid: placement_of(stage.uid, deploy, plan, files, store) for stage in plan.stages}
@@ -399,10 +438,7 @@ class Worker:
             self._state_failed,
             self._opening,
         )
-        begin = partial(self._begin, deploy, plan, files, placements)
-        told = partial(self._links_said, deploy, begin)
-        self._links = Links(deploy, plan, self._secret, self._loop, told, self._arrived, self._drained, self._tls)
-        self._take_early()
+        return _Role(deploy, plan, files, placements)
 
     def _stop_following(self) -> None:
         """Stop following, and let go of all that was followed."""
@@ -458,25 +494,48 @@ class Worker:
             case Ready():
                 assert self._links is not None
                 begin(self._links)
-            case NotConnected(_, reason):
-                self._tell(Failed(deploy.incarnation, deploy.partition, FailureKind.CHANNEL, reason))
+            case NotConnected(member, reason):
+                if member in self._expected:
+                    self._tell(Reached(deploy.incarnation, member, reason))
+                elif deploy.joins:
+                    self._cannot_join(deploy, reason)
+                else:
+                    self._tell(Failed(deploy.incarnation, deploy.partition, FailureKind.CHANNEL, reason))
             case Broken(copy, reason, forged):
                 self._channel_broken(deploy, copy, reason, forged=forged)
             case PeerBroken(member, reason):
                 if self._attempt is not None:
                     self._suspect(deploy, member, reason)
-            case Joined():
-                raise AssertionError("no member was expected later")
+                elif deploy.joins:
+                    self._cannot_join(deploy, reason)
+            case Joined(member, sending, receiving):
+                if self._attempt is not None:
+                    self._attempt.park(sending, receiving, self._expected[member])
+                    self._faults.connected(self._lines())
+                    self._tell(Reached(deploy.incarnation, member))
+
+    def _cannot_join(self, deploy: Deploy, reason: str) -> None:
+        """Tell the driver that this process does not come to be a member, before it has been one."""
+        self._stand_down()
+        self._tell(Reached(deploy.incarnation, deploy.member, reason))
+
+    def _without(self, links: Links, member: Member) -> None:
+        """Go on without a member that is gone."""
+        self._expected.pop(member, None)
+        links.drop(member)
+        if self._attempt is not None:
+            self._attempt.left(member)
 
     def _channel_broken(self, deploy: Deploy, copy: Copy, reason: str, *, forged: bool) -> None:
         """Go on without the process at the other end if another one has its role, or fail."""
         links, attempt = self._links, self._attempt
+        if links is not None and attempt is None and deploy.joins:
+            self._cannot_join(deploy, f"channel {copy}: {reason}")
         if links is None or attempt is None:
             return
         other = copy.receiver if copy.sender == deploy.member else copy.sender
-        if links.has_another(other) and not forged:
-            links.drop(other)
-            attempt.left(other)
+        if links.has_another(other, but=attempt.parked) and not forged:
+            self._without(links, other)
         else:
             attempt.channel_broken(copy, reason, forged=forged)
 
@@ -493,27 +552,33 @@ class Worker:
             if view is not None and said.of in view.members:
                 self._tell(replace(said, view=view.number))
 
-    def _begin(
-        self,
-        deploy: Deploy,
-        plan: Plan,
-        files: TreeFiles,
-        placements: Mapping[Uid, StatePlacement],
-        links: Links,
-    ) -> None:
-        agreement = None if deploy.view is None else SourceAgreement(deploy.member.replica, deploy.view)
+    def _begin(self, role: _Role, links: Links) -> None:
+        attempt = self._made(role, links.begin_sending())
+        if attempt is None:
+            return
+        links.begin_agreeing(self._heard_of)
+        attempt.agree(links.tell_peer)
+        attempt.connect(links.begin_receiving())
+        self._begun(attempt)
+
+    def _made(
+        self, role: _Role, sending: Mapping[ChannelId, Sequence[SendingEnd]], join: Join | None = None
+    ) -> PartitionAttempt | None:
+        """Make the attempt, from where the others are if it joins them; None if that failed, as the driver is told."""
+        deploy = role.deploy
+        place, now = (0, {}) if join is None else (join.place, join.stages)
+        agreement = None if deploy.view is None else SourceAgreement(deploy.member.replica, deploy.view, place)
         parts = stage_parts(deploy.wiring, self._driver_time, deploy.sent_at, agreement)
-        sending = links.begin_sending()
         try:
-            attempt = PartitionAttempt(deploy, plan, files, placements, sending, parts, self._environment, agreement)
+            self._attempt = PartitionAttempt(
+                deploy, role.plan, role.files, role.placements, sending, parts, self._environment, agreement, now
+            )
         except BaseException as error:
             self._close_links()
             self._fail(deploy, error, kind_of(error))
-            return
-        self._attempt = attempt
-        peers = links.begin_agreeing(self._heard_of)
-        attempt.agree(lambda to, message: peers[to].send(message))
-        attempt.connect(links.begin_receiving())
+        return self._attempt
+
+    def _begun(self, attempt: PartitionAttempt) -> None:
         self._faults.connected(self._lines())
         attempt.begin()
         opened, self._opened = self._opened, {}
@@ -523,13 +588,46 @@ class Worker:
         for message in said:
             attempt.told(message)
 
+    # --- joining an attempt that goes on ------------------------------------------------------------------------------
+
+    def _wait(self, deploy: Deploy, plan: Plan, links: Links) -> None:
+        """Keep what the others send until it is said from which epoch on this process is one of them."""
+        sending = links.begin_sending()
+        links.begin_agreeing(self._heard_of)
+        self._waiting = WaitingToJoin(deploy, plan, sending, links.begin_receiving())
+        self._faults.connected(self._lines())
+        self._tell(Reached(deploy.incarnation, deploy.member))
+
+    def _join(self, waiting: WaitingToJoin, join: Join) -> None:
+        """Go on as the others do, with what they have sent since the epoch."""
+        self._waiting = None
+        if self._follower is not None:
+            self._follower.close()
+        deploy = replace(waiting.deploy, epoch=join.epoch, roles=join.roles, view=join.view)
+        attempt = self._made(self._open(deploy, waiting.plan), waiting.sending, join)
+        if attempt is None or self._links is None:
+            return
+        attempt.agree(self._links.tell_peer)
+        attempt.connect(waiting.receiving)
+        self._begun(attempt)
+        for epoch in join.given_up:
+            attempt.told(EpochIsOver(join.incarnation, epoch, complete=False))
+        for peer, message in waiting.said:
+            attempt.heard(peer, message)
+        for copy, frame in waiting.frames:
+            attempt.arrived(copy, frame)
+
     def _heard_of(self, peer: Replica, message: Message[Decision]) -> None:
         if self._attempt is not None:
             self._attempt.heard(peer, message)
+        elif self._waiting is not None:
+            self._waiting.said.append((peer, message))
 
     def _arrived(self, copy: Copy, frame: Frame) -> None:
         if self._attempt is not None:
             self._attempt.arrived(copy, frame)
+        elif self._waiting is not None and not self._waiting.keep(copy, frame):
+            self._cannot_join(self._waiting.deploy, "more has come than it can keep until the epoch is complete")
 
     def _drained(self) -> None:
         if self._attempt is not None:
@@ -543,6 +641,8 @@ class Worker:
             self._cache.put(opened.state)
         self._opened = {}
         self._suspicions = {}
+        self._expected = {}
+        self._waiting = None
         self._said_early = []
         if self._attempt is not None:
             self._attempt.close()

@@ -16,6 +16,7 @@ from snapshot.cut.pauses import Then
 from snapshot.epochs.transaction_events import Committable
 from snapshot.host.protocol.interpreter import Interpreter, this_interpreter
 from snapshot.host.protocol.options import Following, HostOptions
+from snapshot.host.protocol.stage_now import StageNow
 from snapshot.host.protocol.wiring import Wiring
 from snapshot.ids import JobId, Member, Replica, TransactionId
 from snapshot.replication.agreement import View
@@ -382,8 +383,59 @@ class Suspects:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Expecting:
+    """An answer to `Expect`: the member may connect now."""
+
+    incarnation: Incarnation
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """All connections with a member that is to join stand, or cannot: then `problem` says why.
+
+    Each member says it, and the joining one of itself when it has all connections with the others.
+    """
+
+    incarnation: Incarnation
+    member: Member
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StandsAt:
+    """All stages of a partition have cut for an epoch that admits others, and this is where they were.
+
+    `place` is that behind the epoch's marker in what the members agree on.
+    """
+
+    incarnation: Incarnation
+    partition: Partition
+    epoch: Epoch
+    place: int
+    stages: Mapping[Uid, StageNow]
+
+
+@dataclass(frozen=True, slots=True)
+class InSync:
+    """In the view of this number, the primary of a partition waits for this member's word in all that is decided.
+
+    The member has everything that was decided before.
+    """
+
+    incarnation: Incarnation
+    partition: Partition
+    replica: Replica
+    view: int
+
+
 FromWorker = (
     Hello
+    | Expecting
+    | Reached
+    | StandsAt
+    | InSync
     | Stalled
     | Suspects
     | Followed
@@ -458,6 +510,8 @@ class Deploy:
     """`StageFigures.window` of this partition's stages in earlier attempts, for the time until their state is open."""
     view: View | None = None
     """The members of the partition at the start of the attempt; None if there is no other one."""
+    joins: bool = False
+    """The attempt goes on: only connect to the others and keep what they send; `Join` follows, with roles."""
 
     @property
     def partition(self) -> Partition:
@@ -468,6 +522,43 @@ class Deploy:
     def primary(self) -> bool:
         """True if this member stands for its partition when the attempt starts."""
         return self.view is None or self.view.primary == self.member.replica
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Go on from this epoch, behind whose marker the others have begun to send, as a member that is no primary.
+
+    Where the stages of the partition were, and the place in what its members agree on, is as they said it then.
+    `given_up` are later epochs that will not be complete.
+    """
+
+    incarnation: Incarnation
+    epoch: Epoch
+    roles: Mapping[Uid, Role]
+    view: View
+    place: int
+    stages: Mapping[Uid, StageNow]
+    given_up: tuple[Epoch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """Connect with a member that is to join; behind the next marker that admits, of an epoch `after` this one, it gets
+    its copies of all that you send. Answer `Expecting` at once, and `Reached` when all connections stand.
+    """
+
+    incarnation: Incarnation
+    member: Member
+    address: Address
+    after: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Close all connections with this member: it does not join, or is gone."""
+
+    incarnation: Incarnation
+    member: Member
 
 
 @dataclass(frozen=True, slots=True)
@@ -675,6 +766,9 @@ class ReadState:
 
 ToWorker = (
     Deploy
+    | Join
+    | Expect
+    | Forget
     | TriggerEpoch
     | EpochIsOver
     | TakeOver
