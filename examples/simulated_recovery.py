@@ -20,7 +20,7 @@ DRIVER, WORKERS = "driver1", ("worker1", "worker2")
 # What the job is, in the bytes of a schedule: rows of 4 splits, 6 of each, are numbered by key and counted in windows
 # of event time; a split gives a row each 20 ms. Zeros say the simplest of all else, and then that all is calm.
 JOB = bytes([0, 0, 0, 255, 128, 0, 128])
-CALM, CRASH = 36, 20
+CALM, CRASH = 37, 20
 
 GRAPH = """\
                       worker1                                            24 rows in 4 splits are read by two sources,

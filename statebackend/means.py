@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from fcntl import flock
 from os import _exit as exit_process
-from os import getpid, getpriority, kill, setpriority
+from os import getpid, getppid, getpriority, kill, setpriority
 from pathlib import Path
 from queue import Queue, SimpleQueue
 from random import random
@@ -40,10 +40,12 @@ __all__ = [
     "get_native_id",
     "gethostname",
     "getpid",
+    "getppid",
     "getpriority",
     "kill",
     "memory_of_process",
     "monotonic",
+    "own_disk",
     "process_state",
     "process_time",
     "randbits",
@@ -74,6 +76,11 @@ def memory_of_process() -> int:
 
 def use_disk(action: str) -> None:
     """Do nothing before this is done on the local disk; a simulation may wait, or raise an `OSError`, as a disk may."""
+
+
+def own_disk(folder: Path) -> Path:
+    """Return the folder; in a simulation, in which all machines share a disk, this machine's own part of it."""
+    return folder
 
 
 _STATE: Final[dict[Hashable, Any]] = {}

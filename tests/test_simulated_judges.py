@@ -68,9 +68,13 @@ def sequential(shape: Shape) -> dict[str, list[ShownRow]]:
             for item in shape.all_rows:
                 counts[item.key, window_end(item.at, size)] += 1
                 ids[item.key, window_end(item.at, size)] += item.id
+            longer = Counter[tuple[int, int]]()
+            for (key, end), n in counts.items():
+                longer[key, window_end(end - 1, 2 * size)] += n
             return {
                 "out": [(key, at(end - size), at(end), n, ids[key, end]) for (key, end), n in counts.items()],
                 "late": [],
+                "longer_out": [(key, at(end - 2 * size), at(end), n) for (key, end), n in longer.items()],
             }
         case Paired(firsts=one, seconds=other):
             pairs = [(a.key, a.id, b.id) for a in one.items for b in other.items if a.key == b.key]

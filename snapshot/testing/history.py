@@ -169,6 +169,12 @@ class History(Sequence[Record]):
         records.append(Record(index, process, incarnation, kind, peer, payload, cause))
         return index
 
+    def among(self, processes: Iterable[str]) -> History:
+        """Return the history of these processes, which have all its records, without a place for others."""
+        same = History(processes)
+        same._records = self._records
+        return same
+
     def of(self, process: str, *kinds: Kind) -> list[Record]:
         """Return the records of a process in their order; only those of `kinds`, if any are named."""
         return [r for r in self._records if r.process == process and (not kinds or r.kind in kinds)]

@@ -38,7 +38,7 @@ from tests.planted.error import planted, seldom
 # --- the first phase -------------------------------------------------------------------------------------------------
 
 
-@planted("an epoch is published with a partition's part of the epoch before", shown_by=1)
+@planted("an epoch is published with a partition's part of the epoch before", shown_by=2)
 def _(patch: MonkeyPatch) -> None:
     right = Coordinator._acknowledged
 
@@ -54,7 +54,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Coordinator, "_acknowledged", acknowledged)
 
 
-@planted("an epoch is acknowledged before what its sinks have written is prepared", shown_by=1)
+@planted("an epoch is acknowledged before what its sinks have written is prepared")
 def _(patch: MonkeyPatch) -> None:
     right = Participant._acknowledge_if_done
 
@@ -94,7 +94,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Transactions, "_report_ready", report)
 
 
-@planted("the rows of an abandoned epoch are dropped while the job runs on", shown_by=1)
+@planted("the rows of an abandoned epoch are dropped while the job runs on")
 def _(patch: MonkeyPatch) -> None:
     right = Transactions._carried
 
@@ -104,7 +104,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Transactions, "_carried", carried)
 
 
-@planted("a transaction that could not be prepared is dropped while the job runs on", shown_by=25)
+@planted("a transaction that could not be prepared is dropped while the job runs on", shown_by=1)
 def _(patch: MonkeyPatch) -> None:
     right = Transactions._prepare_failed
 
@@ -138,7 +138,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Tree, "publish", publish)
 
 
-@planted("a manifest that could not be written counts as written", shown_by=9)
+@planted("a manifest that could not be written counts as written", shown_by=18)
 def _(patch: MonkeyPatch) -> None:
     right = Tree.publish
 
@@ -174,7 +174,7 @@ def _(patch: MonkeyPatch) -> None:
 # --- the second phase ------------------------------------------------------------------------------------------------
 
 
-@planted("an unknown outcome of a commit is taken for success", shown_by=9)
+@planted("an unknown outcome of a commit is taken for success", shown_by=6)
 def _(patch: MonkeyPatch) -> None:
     right = Transactions._answered
 
@@ -196,7 +196,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Transactions, "begin", begin)
 
 
-@planted("transactions of several epochs are committed at once, in any order", shown_by=4)
+@planted("transactions of several epochs are committed at once, in any order", shown_by=21)
 def _(patch: MonkeyPatch) -> None:
     right = Transactions._commit_next
 
@@ -211,7 +211,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Transactions, "_commit_next", commit_next)
 
 
-@planted("an epoch is journalled as committed before those who were restored have committed it", shown_by=9)
+@planted("an epoch is journalled as committed before those who were restored have committed it", shown_by=6)
 def _(patch: MonkeyPatch) -> None:
     right = Coordinator._started
 
@@ -281,7 +281,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(TokenCommit, "handle", handle)
 
 
-@planted("a token is not looked for before its rows are written", shown_by=3)
+@planted("a token is not looked for before its rows are written", shown_by=6)
 def _(patch: MonkeyPatch) -> None:
     right = TokenCommit.handle
 
@@ -300,7 +300,7 @@ def _(patch: MonkeyPatch) -> None:
 # --- ids and attempts ------------------------------------------------------------------------------------------------
 
 
-@planted("a transaction id is used again after a roll-back", shown_by=9)
+@planted("a transaction id is used again after a roll-back", shown_by=8)
 def _(patch: MonkeyPatch) -> None:
     right = transaction_id
 
@@ -350,7 +350,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Coordinator, "_broken", broken)
 
 
-@planted("a roll-back goes to the epoch before the last complete one", shown_by=9)
+@planted("a roll-back goes to the epoch before the last complete one")
 def _(patch: MonkeyPatch) -> None:
     right = ClaimedJob._roll_back
 
@@ -364,7 +364,7 @@ def _(patch: MonkeyPatch) -> None:
 # --- generations -----------------------------------------------------------------------------------------------------
 
 
-@planted("a stale generation publishes", shown_by=13)
+@planted("a stale generation publishes")
 def _(patch: MonkeyPatch) -> None:
     right = machine.refusal
 
@@ -375,7 +375,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(writer, "refusal", refusal)
 
 
-@planted("a stale generation commits what it could not publish", shown_by=13)
+@planted("a stale generation commits what it could not publish", shown_by=14)
 def _(patch: MonkeyPatch) -> None:
     right = Epochs._answered
 
@@ -389,7 +389,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Epochs, "_answered", answered)
 
 
-@planted("a stale generation overwrites a manifest", shown_by=33)
+@planted("a stale generation overwrites a manifest")
 def _(patch: MonkeyPatch) -> None:
     right = layout.path_of
 
@@ -401,7 +401,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr("recovery.driver.tree.owned.path_of", path_of)
 
 
-@planted("a new generation starts from the epoch before the newest complete one", shown_by=33)
+@planted("a new generation starts from the epoch before the newest complete one")
 def _(patch: MonkeyPatch) -> None:
     right = start.decide
 
@@ -416,7 +416,7 @@ def _(patch: MonkeyPatch) -> None:
 # --- the end ---------------------------------------------------------------------------------------------------------
 
 
-@planted("a job ends before the output of its last epoch is committed", shown_by=3)
+@planted("a job ends before the output of its last epoch is committed", shown_by=4)
 def _(patch: MonkeyPatch) -> None:
     def reached(self: Endings, journal: Any) -> Any:
         return next((self._last[r.epoch] for r in journal.epochs if r.epoch in self._last), None)
@@ -424,7 +424,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Endings, "reached", reached)
 
 
-@planted("an epoch that was triggered before all input had ended counts as the last", shown_by=8)
+@planted("an epoch that was triggered before all input had ended counts as the last", shown_by=5)
 def _(patch: MonkeyPatch) -> None:
     right = Endings.all_ended
 
@@ -445,7 +445,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Endings, "triggered", triggered)
 
 
-@planted("a drained source forgets where its splits are", shown_by=25)
+@planted("a drained source forgets where its splits are", shown_by=37)
 def _(patch: MonkeyPatch) -> None:
     def drain(self: SourceRun) -> None:
         self._drained = True

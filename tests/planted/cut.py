@@ -31,7 +31,7 @@ from tests.planted.error import planted, seldom
 # --- markers ---------------------------------------------------------------------------------------------------------
 
 
-@planted("an aligned marker overtakes data", shown_by=6)
+@planted("an aligned marker overtakes data", shown_by=9)
 def _(patch: MonkeyPatch) -> None:
     right = Outbox.put
 
@@ -44,7 +44,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Outbox, "put", put)
 
 
-@planted("a marker leaves before rows that wait for others to fill a batch", shown_by=31)
+@planted("a marker leaves before rows that wait for others to fill a batch", shown_by=9)
 def _(patch: MonkeyPatch) -> None:
     right = Router.put
 
@@ -57,7 +57,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Router, "put", put)
 
 
-@planted("a channel that has delivered its marker is not held back", shown_by=1)
+@planted("a channel that has delivered its marker is not held back", shown_by=9)
 def _(patch: MonkeyPatch) -> None:
     right = Aligner._marker_reached
 
@@ -90,7 +90,7 @@ def _(patch: MonkeyPatch) -> None:
 # --- channel state ---------------------------------------------------------------------------------------------------
 
 
-@planted("what an unaligned marker finds queued is left out of the channel state", shown_by=38)
+@planted("what an unaligned marker finds queued is left out of the channel state", shown_by=35)
 def _(patch: MonkeyPatch) -> None:
     patch.setattr(Aligner, "_before_marker", lambda self, channel, epoch: [])
 
@@ -100,12 +100,12 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(StageInputs, "left", lambda self: {})
 
 
-@planted("what arrives after an unaligned cut is left out of the channel state", shown_by=40)
+@planted("what arrives after an unaligned cut is left out of the channel state", shown_by=35)
 def _(patch: MonkeyPatch) -> None:
     patch.setattr(Aligner, "_record", lambda self, channel, frame: None)
 
 
-@planted("what a marker overtakes at its sender is left out of the channel state", shown_by=35)
+@planted("what a marker overtakes at its sender is left out of the channel state", shown_by=11)
 def _(patch: MonkeyPatch) -> None:
     right = Outbox._overtake
 
@@ -165,12 +165,12 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(StageInputs, "gather", gathered)
 
 
-@planted("after a rescale every partition processes all in-flight data", shown_by=44)
+@planted("after a rescale every partition processes all in-flight data", shown_by=79)
 def _(patch: MonkeyPatch) -> None:
     patch.setattr(StageInputs, "_own", lambda self, place, rows: rows)
 
 
-@planted("after a rescale in-flight data is dropped", shown_by=44)
+@planted("after a rescale in-flight data is dropped", shown_by=79)
 def _(patch: MonkeyPatch) -> None:
     right = restore._dealt
 
@@ -210,7 +210,7 @@ def _(patch: MonkeyPatch) -> None:
 # --- what is sealed and frozen when ----------------------------------------------------------------------------------
 
 
-@planted("the snapshot reads state that has moved on", shown_by=2)
+@planted("the snapshot reads state that has moved on")
 def _(patch: MonkeyPatch) -> None:
     right, poll = KeyedRun.cut, KeyedRun.poll
 
@@ -229,13 +229,13 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(KeyedRun, "poll", polled)
 
 
-@planted("a sink's transaction is sealed after rows behind the marker", shown_by=44)
+@planted("a sink's transaction is sealed after rows behind the marker", shown_by=13)
 def _(patch: MonkeyPatch) -> None:
     right = SinkRun.cut
     patch.setattr(SinkRun, "cut", lambda self, epoch: self._loop.call_soon(lambda: right(self, epoch)))
 
 
-@planted("broadcast state is left out of a restore", shown_by=22)
+@planted("broadcast state is left out of a restore", shown_by=2)
 def _(patch: MonkeyPatch) -> None:
     patch.setattr(BroadcastStates, "_restore", lambda self, data: None)
 
@@ -243,7 +243,7 @@ def _(patch: MonkeyPatch) -> None:
 # --- sources and their splits ----------------------------------------------------------------------------------------
 
 
-@planted("a source counts a record before its marker that it sends after it", shown_by=6)
+@planted("a source counts a record before its marker that it sends after it", shown_by=2)
 def _(patch: MonkeyPatch) -> None:
     right, read = SourceRun.positions, SourceRun.read
 
@@ -274,7 +274,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Epochs, "_publish", publish)
 
 
-@planted("splits that no partition has read yet are forgotten by a restore", shown_by=13)
+@planted("splits that no partition has read yet are forgotten by a restore", shown_by=11)
 def _(patch: MonkeyPatch) -> None:
     def unassigned(manifest: Any, uid: Any) -> Sequence[str]:
         return ()

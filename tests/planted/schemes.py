@@ -45,7 +45,7 @@ def _short(shape: JobShape) -> JobShape:
 # --- synchronous epochs ----------------------------------------------------------------------------------------------
 
 
-@planted("under Synchronous, an epoch that is given up keeps its sources waiting", shown_by=54)
+@planted("under Synchronous, an epoch that is given up keeps its sources waiting", shown_by=20)
 def _(patch: MonkeyPatch) -> None:
     under_synchronous(patch)
     right = Pauses.over
@@ -92,7 +92,7 @@ def _(patch: MonkeyPatch) -> None:
     )
 
 
-@planted("under Synchronous, only the first partition hears that its sources pause", shown_by=5)
+@planted("under Synchronous, only the first partition hears that its sources pause")
 def _(patch: MonkeyPatch) -> None:
     under_synchronous(patch)
     right = PartitionAttempt._trigger
@@ -105,7 +105,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(PartitionAttempt, "_trigger", trigger)
 
 
-@planted("under Synchronous, partitions do not hear that an epoch was given up", shown_by=54)
+@planted("under Synchronous, partitions do not hear that an epoch was given up", shown_by=20)
 def _(patch: MonkeyPatch) -> None:
     under_synchronous(patch)
     _tell_nothing_of_what_is_given_up(patch)
@@ -177,7 +177,7 @@ class _Unlimited:
 # --- micro-batches ---------------------------------------------------------------------------------------------------
 
 
-@planted("under MicroBatches, a split that is dealt out before a cut is unassigned in the epoch too", shown_by=30)
+@planted("under MicroBatches, a split that is dealt out before a cut is unassigned in the epoch too")
 def _(patch: MonkeyPatch) -> None:
     under_micro_batches(patch)
     patch.setattr(manifests, "_unassigned", lambda enumerator, subtasks: enumerator)
@@ -209,20 +209,20 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(BatchSource, "gathers", property(lambda self: self._batches.is_read))
 
 
-@planted("under MicroBatches, sources are cut before their batch is read", shown_by=35)
+@planted("under MicroBatches, sources are cut before their batch is read")
 def _(patch: MonkeyPatch) -> None:
     under_micro_batches(patch)
     patch.setattr(BatchSource, "gathers", property(lambda self: False))
     patch.setattr(BatchSource, "reads", property(lambda self: self._batches.is_read or self.ended))
 
 
-@planted("under MicroBatches, sources go on reading when a batch is over", shown_by=35)
+@planted("under MicroBatches, sources go on reading when a batch is over")
 def _(patch: MonkeyPatch) -> None:
     under_micro_batches(patch)
     patch.setattr(BatchSource, "reads", property(lambda self: True))
 
 
-@planted("under MicroBatches, a batch begins before the one before is complete", shown_by=35)
+@planted("under MicroBatches, a batch begins before the one before is complete")
 def _(patch: MonkeyPatch) -> None:
     under_micro_batches(patch)
     _without_limit(patch)
@@ -240,7 +240,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(StageRun, "triggered", triggered)
 
 
-@planted("under MicroBatches, partitions do not hear that an epoch was given up", shown_by=54)
+@planted("under MicroBatches, partitions do not hear that an epoch was given up")
 def _(patch: MonkeyPatch) -> None:
     under_micro_batches(patch)
     _tell_nothing_of_what_is_given_up(patch)
@@ -272,7 +272,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(manifests, "_unassigned", lambda enumerator, subtasks: enumerator_json(()))
 
 
-@planted("under MicroBatches, only the first partition begins a batch", shown_by=35)
+@planted("under MicroBatches, only the first partition begins a batch")
 def _(patch: MonkeyPatch) -> None:
     under_micro_batches(patch)
     right = BatchSource.triggered

@@ -40,7 +40,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(FrozenContents, "entries", lambda self: (entry for entry in right(self) if entry[1] is not None))
 
 
-@planted("an epoch is acknowledged before its files are in the store", shown_by=25)
+@planted("an epoch is acknowledged before its files are in the store")
 def _(patch: MonkeyPatch) -> None:
     right = Persister._upload
 
@@ -55,7 +55,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Persister, "_upload", upload)
 
 
-@planted("an epoch is durable while an earlier one's files are not", shown_by=6)
+@planted("an epoch is durable while an earlier one's files are not")
 def _(patch: MonkeyPatch) -> None:
     right = Uploads._report
 
@@ -69,7 +69,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Uploads, "_report", report)
 
 
-@planted("the delta of a failed epoch is dropped while the job runs on", shown_by=17)
+@planted("the delta of a failed epoch is dropped while the job runs on", shown_by=20)
 def _(patch: MonkeyPatch) -> None:
     right = Uploads.failed
 
@@ -112,7 +112,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Ingestion, "take_waiting", lambda self: None)
 
 
-@planted("a base is made of a backend that has not taken every delta", shown_by=9)
+@planted("a base is made of a backend that has not taken every delta", shown_by=2)
 def _(patch: MonkeyPatch) -> None:
     right = Ingestion._take_files
 
@@ -289,7 +289,7 @@ def _(patch: MonkeyPatch) -> None:
 # --- rescales and restores -------------------------------------------------------------------------------------------
 
 
-@planted("after a rescale a partition takes only its first parent's state", shown_by=17)
+@planted("after a rescale a partition takes only its first parent's state", shown_by=8)
 def _(patch: MonkeyPatch) -> None:
     right = files.rescaled
 

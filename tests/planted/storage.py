@@ -63,7 +63,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(JournalWriter, "handle", handle)
 
 
-@planted("a collision is taken for success", shown_by=13)
+@planted("a collision is taken for success")
 def _(patch: MonkeyPatch) -> None:
     right = JournalWriter.handle
 
@@ -73,7 +73,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(JournalWriter, "handle", handle)
 
 
-@planted("a compaction deletes entries before their summary is there")
+@planted("a compaction deletes entries before their summary is there", shown_by=2)
 def _(patch: MonkeyPatch) -> None:
     right = JournalCompactor.handle
 
@@ -87,7 +87,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(JournalCompactor, "handle", handle)
 
 
-@planted("a compaction deletes entries that came after its summary")
+@planted("a compaction deletes entries that came after its summary", shown_by=9)
 def _(patch: MonkeyPatch) -> None:
     right = journal_compaction.plan_compaction
 
@@ -183,7 +183,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Epochs, "_remove", remove)
 
 
-@planted("an epoch is removed while its output awaits its commit", shown_by=3)
+@planted("an epoch is removed while its output awaits its commit")
 def _(patch: MonkeyPatch) -> None:
     patch.setattr(EpochRecord, "awaits_commit", property(lambda self: False))
 
@@ -253,7 +253,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(cleanup, "_is_over", is_over)
 
 
-@planted("an attempt counts as over while its last epoch is being published, and its files as orphans", shown_by=5)
+@planted("an attempt counts as over while its last epoch is being published, and its files as orphans", shown_by=9)
 def _(patch: MonkeyPatch) -> None:
     right = ClaimedJob._carry_out
 

@@ -53,7 +53,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Watermarks, "_combine", combine)
 
 
-@planted("two branches of a source that declare their event time alike share one watermark", shown_by=45)
+@planted("two branches of a source that declare their event time alike share one watermark", shown_by=163)
 def _(patch: MonkeyPatch) -> None:
     right = SourceTimes.__init__
 
@@ -87,7 +87,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(StageTime, "advance", advance)
 
 
-@planted("a watermark leaves before rows that wait for others to fill a batch", shown_by=35)
+@planted("a watermark leaves before rows that wait for others to fill a batch", shown_by=15)
 def _(patch: MonkeyPatch) -> None:
     right = Router.put
 

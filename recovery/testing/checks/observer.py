@@ -26,7 +26,7 @@ from snapshot.journal.entries import Claimed, Committed, Completed, Entry, Rewou
 from snapshot.testing.history import Violation
 from snapshot.tree.frozen_json import NULL
 from snapshot.tree.layout import ManifestFile, SharedFile, parse
-from snapshot.tree.manifest import CommitPayload, Manifest
+from snapshot.tree.manifest import CommitPayload, Manifest, OperatorSnapshot
 from snapshot.tree.manifest_json import decode, digest
 from statebackend.ids import Epoch, Generation, Incarnation, Uid
 
@@ -177,11 +177,18 @@ class JobObserver:
             raise Violation(f"epoch {manifest.epoch} does not carry {sorted(dropped)}, which is not committed")
 
     def _check_time(self, manifest: Manifest) -> None:
-        """Check that event time does not go back in an operator from one complete epoch to the next."""
-        before = _times(self.epochs[self.completed[-1]].manifest) if self.completed else {}
+        """Check that event time does not go back in an operator, nor is lost, from one complete epoch to the next."""
+        if not self.completed:
+            return
+        before = self.epochs[self.completed[-1]].manifest
+        known = _times(before)
         for uid, now in _times(manifest).items():
-            if now < before.get(uid, now):
-                raise Violation(f"epoch {manifest.epoch} has {uid} at the time {now}; it was at {before[uid]} before")
+            if now < known.get(uid, now):
+                raise Violation(f"epoch {manifest.epoch} has {uid} at the time {now}; it was at {known[uid]} before")
+        goes_on = {operator.uid for operator in before.operators if operator.uid in known and not _ends(operator)}
+        for operator in manifest.operators:
+            if operator.uid in goes_on and any(one.watermark is None for one in operator.subtasks):
+                raise Violation(f"epoch {manifest.epoch} does not know the time of {operator.uid} any more")
 
     def _check_committed(self, epoch: Epoch) -> None:
         """Check that what is journalled as committed is: the rest would be lost once the epoch is removed."""
@@ -321,6 +328,11 @@ def _times(manifest: Manifest) -> dict[Uid, int]:
         if operator.subtasks[0].state is not None and len(known) == operator.parallelism and min(known) < LATEST:
             found[operator.uid] = min(known)
     return found
+
+
+def _ends(operator: OperatorSnapshot) -> bool:
+    """True if event time is at its end in one of the operator's partitions."""
+    return any(one.watermark is not None and one.watermark.timestamp >= LATEST for one in operator.subtasks)
 
 
 def _transactions(manifest: Manifest) -> frozenset[TransactionId]:

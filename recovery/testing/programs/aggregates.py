@@ -97,8 +97,8 @@ class Totals:
 class Windowed:
     """Counts by key and window; where inputs may be idle, late rows come to a second sink.
 
-    It is `branched` if every second row comes by another branch, with a time of its own far ahead, which declares its
-    event time in the same way.
+    It is `nested` if the counts are summed up in windows of twice the length, to a third sink; it is `branched` if
+    every second row comes by another branch, with a time of its own far ahead, which declares its event time alike.
     """
 
     rows: SimulatedSource
@@ -106,6 +106,7 @@ class Windowed:
     out_of_order: int
     idle_after: int | None
     branched: bool
+    nested: bool = False
 
     @property
     def sources(self) -> Mapping[str, SimulatedSource]:
@@ -131,7 +132,12 @@ class Windowed:
             .aggregate(uid="windows", rows=Count(), ids=Sum("id"))
         )
         late = counted.side("late").write(sink_of(name, keepings, 1), uid="late")
-        return counted.write(sink_of(name, keepings, 0), uid="out") + late
+        program = counted.write(sink_of(name, keepings, 0), uid="out") + late
+        if self.nested:
+            longer = counted.key_by("k").window(Tumbling(milliseconds(2 * self.window)))
+            sums = longer.aggregate(uid="longer", rows=Sum("rows"))
+            program += sums.write(sink_of(name, keepings, 2), uid="longer_out")
+        return program
 
     @property
     def all_rows(self) -> list[Item]:
@@ -161,10 +167,23 @@ class Windowed:
             found = _summed(found)
         if terms.exactly_once and complete:
             check_exactly_once(expected, found, "the output of windows")
+            if self.nested:
+                self._check_longer(output)
         elif terms.exactly_once and len({row[:3] for row in found}) < len(found):
             raise Violation(f"a window gave its results twice: {sorted(found)}")
         elif complete and (missing := {row[:3] for row in expected} - {row[:3] for row in found}):
             raise Violation(f"windows {sorted(missing)} gave no results")
+
+    def _check_longer(self, output: Output) -> None:
+        """Check that each count is in the sum of its longer window: results come before the time that made them due."""
+        expected, found = Counter[tuple[int, datetime]](), Counter[tuple[int, datetime]]()
+        length = timedelta(milliseconds=2 * self.window)
+        for key, start, _, count, _ in output["out"]:
+            expected[key, start - (start - datetime(1970, 1, 1)) % length + length] += count
+        for key, _, end, count in output["longer_out"]:
+            found[key, end] += count
+        if found != expected:
+            raise Violation(f"the longer windows have the sums {sorted(found.items())}, not {sorted(expected.items())}")
 
     def check_cut(self, facts: CutFacts, terms: Terms) -> None:
         """Check that the windows that are open have what was read for them, and that none is that should be over."""

@@ -96,7 +96,7 @@ def _source(
 ) -> SimulatedSource:
     """Draw a source. Splits that are given out one by one are later in event time, as those of a growing log."""
     splits, length = 1 + schedule.number(most_splits), 3 + schedule.number(6)
-    piece, pace = 1 + schedule.number(4), (0.0, 0.005, 0.02, 0.05)[schedule.number(4)]
+    piece, pace = (1, 2, 4, 8)[schedule.number(4)], (0.0, 0.005, 0.02, 0.05)[schedule.number(4)]
     one_by_one = on_demand and not idle and schedule.flag()
     steps = tuple(
         _split(split, length, base, begins=split * length if one_by_one else 0, idle=idle and split == 0)
@@ -151,6 +151,7 @@ def _windowed(schedule: Schedule, name: str) -> Shape:
         _OUT_OF_ORDER,
         _IDLE if idle else None,
         branched,
+        nested=not idle and schedule.number(3) == 2,
     )
 
 

@@ -54,6 +54,7 @@ class Act(Enum):
     DRAIN = "the job is drained"
     CANCEL = "the job is cancelled"
     TAKE_OVER = "a second driver is started"
+    HANG = "a driver hangs at its journal, and another one is started"
     LOSE = "a machine is lost"
     DAMAGE = "manifests are lost"
     READ = "a reader comes"
@@ -64,14 +65,17 @@ _WEIGHTS: Final = {
     Act.PREEMPT: 4, Act.CRASH: 4, Act.CRASH_AT: 8, Act.PAUSE: 2, Act.PAUSE_AT: 3, Act.CUT: 3, Act.SLOW: 2, Act.STORE: 8,
     Act.STORE_AWAY: 2, Act.TARGET: 4, Act.FUNCTION: 3, Act.CLOCK: 1, Act.RATE: 1, Act.SAVEPOINT: 3, Act.STOP: 3,
     Act.CANCEL: 1, Act.TAKE_OVER: 2, Act.LOSE: 1, Act.TARGET_SLOW: 3, Act.TARGET_AWAY: 2,
-    Act.DRAIN: 1, Act.READ: 2, Act.CLEAN: 2, Act.DISK: 3, Act.DAMAGE: 2,
+    Act.DRAIN: 1, Act.READ: 2, Act.CLEAN: 2, Act.DISK: 3, Act.DAMAGE: 2, Act.HANG: 3,
 }  # fmt: skip
 _ACTS: Final = tuple(_WEIGHTS)
 _WHILES: Final = (0.05, 0.5, 3.0, 12.0)
 """Seconds for which a fault lasts: less than a heartbeat, more, until a process is lost, until calls are given up."""
+_LONG: Final = _WHILES[2:]
 _JUMPS: Final = (0.5, -0.5, 3600.0, -3600.0)
 _RATES: Final = (1.0, 0.9, 1.1)
-_TROUBLES: Final = (StoreTrouble.FAILS, StoreTrouble.LOSES_ANSWER, StoreTrouble.SLOW, StoreTrouble.HANGS)
+_TROUBLES: Final = (
+    StoreTrouble.FAILS, StoreTrouble.LOSES_ANSWER, StoreTrouble.SLOW, StoreTrouble.HANGS, StoreTrouble.IS_LOST
+)  # fmt: skip
 _PLACES: Final = ("", JOURNAL)
 """The folders whose calls are counted until one goes wrong."""
 _DISK_ERRORS: Final = (errno.ENOSPC, errno.EIO)
@@ -102,6 +106,8 @@ class Adversary:
         """The time of the last fault, once the schedule is used up."""
         self._at_points: list[_Waiting] = []
         self._at_calls: list[tuple[_Countdown, StoreTrouble, str]] = []
+        self._hanging: list[tuple[_Countdown, float]] = []
+        self._visitors_are_slow = False
         self._at_target: list[tuple[_Countdown, Disturbance]] = []
         self._slow_target: list[tuple[_Countdown, float]] = []
         self._at_functions: list[_Countdown] = []
@@ -137,6 +143,8 @@ class Adversary:
         for waiting in (self._at_points, self._at_calls, self._at_target, self._slow_target, self._at_functions):
             waiting.clear()
         self._at_disk.clear()
+        self._hanging.clear()
+        self._visitors_are_slow = False
         self._away_until = self._target_away_until = 0.0
         self._restore(job.network.links.values())
         for process in job.alive:
@@ -202,19 +210,24 @@ class Adversary:
             case Act.CANCEL:
                 self._ask(lambda driver: driver.ask(lambda generation: generation.cancel(Cancelled("as asked"))))
             case Act.TAKE_OVER:
-                gone = [name for name in DRIVERS if name not in {process.name for process in alive}]
-                if gone and not job.finished:
-                    job.start_driver(gone[0])
+                self._take_over()
+            case Act.HANG:
+                seconds = self._one_of(_LONG)
+                self._hanging.append((_Countdown(1 + self._schedule.number(32)), seconds))
             case Act.LOSE:
-                process = self._one_of(alive)
-                job.network.lose(process)
-                job.world.end(process)
+                job.lose_machine(self._one_of(alive))
             case Act.DAMAGE:
                 job.lose_manifests(1 + self._schedule.number(4), accepts=self._schedule.flag())
-            case Act.READ:
-                job.start_visitor(READER, read_newest)
-            case Act.CLEAN:
-                job.start_visitor(CLEANER, clean)
+            case Act.READ | Act.CLEAN:
+                self._visitors_are_slow = self._schedule.flag()
+                name, visit = (READER, read_newest) if act is Act.READ else (CLEANER, clean)
+                job.start_visitor(name, visit)
+
+    def _take_over(self) -> None:
+        """Start a driver beside the one that is there, unless there are two."""
+        gone = [name for name in DRIVERS if name not in {process.name for process in self._job.alive}]
+        if gone and not self._job.finished:
+            self._job.start_driver(gone[0])
 
     def _cut(self) -> None:
         seconds, ways = self._one_of(_WHILES), self._ways()
@@ -271,9 +284,13 @@ class Adversary:
         if process.paused:
             self._job.world.pass_on()
 
-    def _trouble(self, _: SimProcess, action: str, path: str) -> StoreTrouble:
+    def _trouble(self, process: SimProcess, action: str, path: str) -> StoreTrouble:
         if self._job.world.now < self._away_until:
             return StoreTrouble.FAILS
+        if self._visitors_are_slow and process.name in VISITORS:
+            return StoreTrouble.SLOW
+        if self._hanging and process.name in DRIVERS and path.startswith(JOURNAL):
+            self._perhaps_hang(process)
         for waiting in list(self._at_calls):
             countdown, trouble, below = waiting
             if path.startswith(below) and countdown.comes():
@@ -281,6 +298,15 @@ class Adversary:
                 self._job.note(self._job.world.process, Kind.NOTED, f"{action} {path}: {trouble.name.lower()}")
                 return trouble
         return StoreTrouble.NONE
+
+    def _perhaps_hang(self, driver: SimProcess) -> None:
+        """Pause a driver before this call of the store, and have another one take over meanwhile."""
+        for waiting in list(self._hanging):
+            countdown, seconds = waiting
+            if countdown.comes():
+                self._hanging.remove(waiting)
+                self._pause(seconds, driver)
+                self._take_over()
 
     def _disturb(self, what: str) -> Disturbance:
         job, takes = self._job, 0.0

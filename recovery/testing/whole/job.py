@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from shutil import rmtree
 from typing import Final
 
 import cloudpickle
@@ -69,6 +70,7 @@ class Job:
         self.world = World(chance)
         self.network = Network(self.world, chance, shape.room)
         self.means = SimMeans(self.world, self.network)
+        self.means.own_disks = shape.own_disks
         self.server = StoreServer(self.world, observer)
         observer.objects = self.server.objects
         observer.objected = self.world.fail
@@ -159,6 +161,13 @@ class Job:
                 self.note(self.drivers[-1], Kind.NOTED, f"{path} is lost")
             self._accepts = accepts
 
+    def lose_machine(self, process: SimProcess) -> None:
+        """Lose the machine of a process, and its disk if it has one of its own."""
+        self.network.lose(process)
+        self.world.end(process)
+        if self.shape.own_disks:
+            rmtree(self.means.disk_of(process, self._local), ignore_errors=True)
+
     def store_of(self, process: SimProcess) -> BlobStore:
         """Return the store as a process sees it."""
         return SimStore(self.server, process)
@@ -224,8 +233,20 @@ class Job:
     def note(self, process: SimProcess, kind: Kind, payload: object = None, peer: str | None = None) -> None:
         """Record an event of a process."""
         self.history.append(process.name, process.incarnation, kind, peer, payload)
-        said = str(payload).replace(str(self._local), "")  # which another Python process calls otherwise
-        self.world.note(f"{process.name} {kind.value} {said}")
+        self.world.note(f"{process.name} {kind.value} {self._without_folder(str(payload))}")
+
+    def in_short(self, event: log.AnyEvent) -> str:
+        """Return the beginning of what an event says."""
+        said = [
+            str(value)
+            for name in ("epoch", "generation", "incarnation", "partition", "cause", "what", "reason")
+            if (value := getattr(event, name, None)) is not None
+        ]
+        return self._without_folder(" ".join((type(event).__name__, *said)))[:200]
+
+    def _without_folder(self, text: str) -> str:
+        """Leave the job's folder out, which has another name in each Python process."""
+        return text.replace(str(self._local), "")
 
     def come_to(self, point: str) -> None:
         """Record that a process, whose thread calls this, has come to a fail point."""
@@ -234,12 +255,8 @@ class Job:
 
     def history_of_those_seen(self) -> History:
         """Return the history, with no place for processes that never were."""
-        seen = History(
-            name for name in self.history.processes if any(record.process == name for record in self.history)
-        )
-        for record in self.history:
-            seen.append(*record[1:])
-        return seen
+        seen = {record.process for record in self.history}
+        return self.history.among(name for name in self.history.processes if name in seen)
 
     def see_where_all_wait(self) -> None:
         """Note in `where_all_waited` where every thread of every process stands, if the job is not over."""
@@ -266,20 +283,11 @@ class _Listener:
         if isinstance(event, log.Claimed):
             self._generation = Generation(event.generation)
         if isinstance(event, _TOLD):
-            self._job.note(self._process, Kind.NOTED, _in_short(event))
+            self._job.note(self._process, Kind.NOTED, self._job.in_short(event))
         try:
             self._job.observer.heard(event, generation=self._generation)
         except AssertionError as violation:
             self._job.world.fail(violation)
-
-
-def _in_short(event: log.AnyEvent) -> str:
-    said = [
-        str(value)
-        for name in ("epoch", "generation", "incarnation", "partition", "cause", "what", "reason")
-        if (value := getattr(event, name, None)) is not None
-    ]
-    return " ".join((type(event).__name__, *said))[:200]
 
 
 def _where(task: Task) -> str:

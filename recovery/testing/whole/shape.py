@@ -26,8 +26,8 @@ _BACKENDS: Final = ("heap", "rocksdb")
 _RESTARTS: Final = FixedDelay(10_000, "50ms")
 STORE_TIMEOUT: Final = 3_000
 SLICES: Final = (None, 1, 200)
-_TURNS: Final = 20_000
-_TURNS_IN_ROUNDS: Final = 200_000
+_TURNS: Final = 12_000
+_TURNS_IN_ROUNDS: Final = 80_000
 """Threads have turns with every tick, also while there is nothing else to do."""
 
 
@@ -40,6 +40,8 @@ class JobShape:
     scheme: Scheme
     chance: int
     """The seed of the order in which threads run and of the times that messages take; 0 if both are fixed."""
+    own_disks: bool
+    """True if each machine has a disk of its own, and not all of them one together."""
     room: int
     """Bytes that a connection holds."""
     slice_bytes: int | None
@@ -92,4 +94,5 @@ def draw_shape(schedule: Schedule) -> JobShape:
         room=(1 << 18, 600)[schedule.number(2)],
         slice_bytes=SLICES[schedule.number(len(SLICES))],
         turns=_TURNS_IN_ROUNDS if in_rounds else _TURNS,
+        own_disks=schedule.flag(),
     )

@@ -38,16 +38,17 @@ class Over(GreenletExit):  # type: ignore[misc]  # it has no types
 class Task:
     """A thread of a process."""
 
-    __slots__ = ("daemon", "done", "greenlet", "ident", "joining", "name", "parked", "process", "turn")
+    __slots__ = ("done", "greenlet", "ident", "joining", "mark", "name", "parked", "process")
 
     def __init__(self, process: SimProcess, ident: int, name: str) -> None:
         self.process = process
         self.ident = ident
+        self.mark = ident.to_bytes(8)
+        """Stands for its turns in the history's checksum."""
         self.name = name
         self.greenlet: greenlet | None = None
         self.parked = 0
         """The number of its present wait; 0 if it does not wait."""
-        self.turn = 0
         self.done = False
         self.joining: list[Task] = []
 
@@ -277,6 +278,15 @@ class World:
         """Call after so many seconds of the world, in no thread."""
         self.at(self.now + seconds, call)
 
+    def steady(self) -> float:
+        """Return the time of the steady clock of the process whose thread looks at it."""
+        task = self.current
+        assert task is not None, "no simulated thread runs"
+        if self._over:
+            raise Over
+        self.now += _GLANCE
+        return task.process.steady()
+
     def glance(self) -> None:
         """Let the moment pass that a look at a clock takes: a loop that waits for a time comes to its end."""
         self.now += _GLANCE
@@ -304,6 +314,7 @@ class World:
             for task in process.tasks:
                 if task.greenlet is not None and not task.greenlet.dead:
                     task.greenlet.parent = hub
+        due, ready, chance = self._due, self._ready, self.chance
         while self.failure is None:
             if until():
                 return Rest.DONE
@@ -311,7 +322,15 @@ class World:
                 return Rest.ENDLESS
             if self.now >= seconds:
                 return Rest.LATE
-            if not self._turn():
+            if due and due[0][0] <= self.now:
+                heapq.heappop(due)[2]()
+            elif ready:
+                if chance is not None and len(ready) > 1 and chance.random() < 0.25:
+                    ready.rotate(-chance.randrange(len(ready)))
+                self._turn(ready.popleft())
+            elif due:
+                self.now = due[0][0]
+            else:
                 return Rest.STUCK
         return Rest.FAILED
 
@@ -330,44 +349,27 @@ class World:
         self._ready.clear()
         self._due.clear()
 
-    def _turn(self) -> bool:
-        """Do one thing; return False if there is none."""
-        due = self._due
-        if due and due[0][0] <= self.now:
-            heapq.heappop(due)[2]()
-            return True
-        if not self._ready:
-            if not due:
-                return False
-            self.now = max(self.now, due[0][0])
-            return True
-        task = self._next()
+    def _turn(self, task: Task) -> None:
+        """Let the thread run until it waits or yields."""
         process = task.process
         if self._stands_still(process, task):
-            return True
+            return
         self.turns += 1
         self.now += TURN
         self.on_turn(self.turns)
         if self._stands_still(process, task):
-            return True
-        self.digest = crc32(task.ident.to_bytes(8), self.digest)
+            return
+        self.digest = crc32(task.mark, self.digest)
         self.current = task
         assert task.greenlet is not None
         task.greenlet.switch()
         self.current = None
-        return True
 
     def _stands_still(self, process: SimProcess, task: Task) -> bool:
         """True if the process has crashed, or is paused, for which the thread is kept."""
         if process.alive and process.paused:
             process.held.append(task)
         return process.paused or not process.alive
-
-    def _next(self) -> Task:
-        ready = self._ready
-        if self.chance is not None and len(ready) > 1 and self.chance.random() < 0.25:
-            ready.rotate(-self.chance.randrange(len(ready)))
-        return ready.popleft()
 
     def _make_ready(self, task: Task) -> None:
         self._ready.append(task)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable
+from pathlib import Path
 from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
@@ -52,6 +53,8 @@ class SimMeans:
         self._locks: dict[tuple[int, int] | None, tuple[SimProcess, int]] = {}
         self._locked: list[tuple[tuple[int, int] | None, int]] = []
         """All that was ever locked."""
+        self.own_disks = False
+        """True if each machine has a disk of its own, and not all of them one together."""
         self.disk: Callable[[str], object] = lambda _: None
         """Called in the thread that is about to do this on the local disk."""
         self.Thread = _Maker(SimThread, world)
@@ -69,9 +72,7 @@ class SimMeans:
 
     def monotonic(self) -> float:
         """Return the time of the process's steady clock."""
-        self._world.check()
-        self._world.glance()
-        return self._world.process.steady()
+        return self._world.steady()
 
     def wall(self) -> float:
         """Return the process's time of day in seconds since 1970."""
@@ -115,6 +116,10 @@ class SimMeans:
         """Return the number of the process."""
         return self._world.process.pid
 
+    def getppid(self) -> int:
+        """Return the number of the first process: it has started all others."""
+        return 1
+
     def flock(self, descriptor: int, operation: int) -> None:
         """Lock a file of the local disk as the kernel does: until the descriptor is closed, or its process is gone."""
         file = _file_of(descriptor)
@@ -134,6 +139,14 @@ class SimMeans:
     def use_disk(self, action: str) -> None:
         """Ask the world's disk, which may raise an `OSError`, or let time pass."""
         self.disk(action)
+
+    def own_disk(self, folder: Path) -> Path:
+        """Return where the folder is on the disk of the process's machine."""
+        return self.disk_of(self._world.process, folder)
+
+    def disk_of(self, process: SimProcess, folder: Path) -> Path:
+        """Return where the folder is on the disk of a process's machine."""
+        return folder / process.host if self.own_disks else folder
 
     def process_state(self) -> dict[object, object]:
         """Return what the process has once."""
@@ -173,20 +186,32 @@ class SimMeans:
             self._world.end(found, -signal)
 
 
-class _Chosen:
-    """The simulated means in one real thread, and the real one in all others."""
+class _MakerHere:
+    """Makes simulated objects in one real thread, and real ones in all others."""
 
-    def __init__(self, simulated: Any, real: Any) -> None:
+    def __init__(self, simulated: _Maker, real: Any) -> None:
         self._simulated, self._real = simulated, real
         self._thread = get_ident()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return (self._simulated if get_ident() == self._thread else self._real)(*args, **kwargs)
 
-    def __getitem__(self, _: object) -> _Chosen:
+    def __getitem__(self, _: object) -> _MakerHere:
         return self
+
+
+def _here(simulated: Any, real: Any) -> Any:
+    """Return the simulated one in this thread, and the real one in all others."""
+    if isinstance(simulated, _Maker):
+        return _MakerHere(simulated, real)
+    thread = get_ident()
+
+    def chosen(*args: Any) -> Any:
+        return simulated(*args) if get_ident() == thread else real(*args)
+
+    return chosen
 
 
 def of_this_thread(simulated: SimMeans) -> SimpleNamespace:
     """Return the simulated means, for this thread alone: those of jobs that still end elsewhere keep the real ones."""
-    return SimpleNamespace(**{name: _Chosen(getattr(simulated, name), getattr(means, name)) for name in means.NAMES})
+    return SimpleNamespace(**{name: _here(getattr(simulated, name), getattr(means, name)) for name in means.NAMES})

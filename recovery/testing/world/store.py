@@ -39,6 +39,8 @@ class StoreTrouble(Enum):
     """Nothing is done, and the caller is told so."""
     LOSES_ANSWER = auto()
     """It is done, and the caller is told that nothing is known."""
+    IS_LOST = auto()
+    """Nothing is done, and the caller is told that nothing is known."""
     HANGS = auto()
     """It is done when its caller has given it up."""
 
@@ -171,6 +173,9 @@ class SimStore:
         world.park(slowly.get(trouble, QUICK))
         if trouble is StoreTrouble.FAILS:
             raise StoreUnavailable(f"could not {action} {path} in {self}: it does not answer")
+        lost = UnknownOutcome if action == "create" else StoreUnavailable
+        if trouble is StoreTrouble.IS_LOST:
+            raise lost(f"could not {action} {path} in {self}: the call is lost, or its answer")
         try:
             answer = act()
         except AssertionError as violation:
@@ -179,6 +184,5 @@ class SimStore:
         world.note(f"{action} {path}")
         world.park(QUICK)
         if trouble is StoreTrouble.LOSES_ANSWER:
-            lost = UnknownOutcome if action == "create" else StoreUnavailable
-            raise lost(f"could not {action} {path} in {self}: the answer is lost")
+            raise lost(f"could not {action} {path} in {self}: the call is lost, or its answer")
         return answer

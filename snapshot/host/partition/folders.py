@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 from urllib.parse import quote
 
 from snapshot.ids import JobId
+from statebackend import means
 from statebackend.backends.backend import LocalDiskError
 from statebackend.ids import Partition, Uid
 from statebackend.local_folder import LOCK, FolderInUse, lock_folder
@@ -43,7 +44,7 @@ def user_folder() -> Path:
 
 def job_folder(local: str, job: JobId) -> Path:
     """Return the folder of a job's files on this host: `local`, or if that is empty the job's own in the user's."""
-    return Path(local) if local else user_folder() / job
+    return means.own_disk(Path(local) if local else user_folder() / job)
 
 
 def make_job_folder(folder: Path) -> None:

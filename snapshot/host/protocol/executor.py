@@ -21,7 +21,7 @@ _EXECUTOR: Final = b"ExecutorBackend"
 
 def executor_process() -> int | None:
     """Return the id of the executor's Java process, None without one; raise `OSError` if it cannot be told here."""
-    pid = os.getppid()
+    pid = means.getppid()
     while pid > 1:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
         status = Path(f"/proc/{pid}/stat").read_text()
