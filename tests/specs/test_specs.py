@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from random import Random
+from threading import Semaphore
 
 import pytest
 
+import recovery
+from recovery.events import AnyEvent, EpochCompleted
 from snapshot.testing import Statistics, Violation
 from snapshot.testing.tla import NOTHING, Rejected, Tlc, Trace, accept, traces_of_lines
+from tests import endless_job
 from tests.planted.error import ERRORS
 from tests.specs import job, marker_rule, planted_runs
 from tests.test_trace import recorded
 
-pytestmark = pytest.mark.specs
+pytestmark = [pytest.mark.specs, pytest.mark.timeout(0 if os.environ.get("EPOCHCUT_PROFILE") == "thorough" else 600)]
 
 FOLDER = Path(__file__).parent
 RULE = FOLDER / "ChandyLamport.tla"
@@ -114,6 +121,47 @@ def any_steps(random: Random) -> list[tuple[int, int]]:
 def test_recorded_traces_of_coordinators_are_accepted() -> None:
     traces = coordinators(150)
     print(f"{len(traces)} recorded traces, {sum(len(trace.steps) for trace in traces)} steps of the specification")
+    accept(TLC.check(FOLDER / "Coordinator.tla", traces))
+
+
+def release(complete: Semaphore, event: AnyEvent) -> None:
+    """Count an epoch that is complete."""
+    if isinstance(event, EpochCompleted):
+        complete.release()
+
+
+def real_traces(folder: Path) -> list[Trace]:
+    """Recorded traces of a real job that loses processes, and goes on from savepoints at another parallelism."""
+    trace = folder / "trace.jsonl"
+    for parallelism in (2, 3, 1):
+        launcher, complete = recovery.LocalProcesses(), Semaphore(0)
+        with recovery.run(
+            endless_job.program(folder / "output"),
+            checkpoints=folder / "tree",
+            every="50ms",
+            parallelism=parallelism,
+            scheme=recovery.Passive(restarts=recovery.FailureRate(1000, "1s", delay=0)),
+            launcher=launcher,
+            local=folder / "local",
+            advanced={"trace": trace},
+            progress=False,
+        ) as run:
+            run.listen(partial(release, complete))
+            for kill in range(4):
+                for _ in range(3):
+                    assert complete.acquire(timeout=endless_job.PATIENCE)
+                os.kill(list(launcher.pids.values())[kill % parallelism], signal.SIGKILL)
+            run.savepoint()
+            run.stop(savepoint=True)
+    return traces_of_lines(trace.read_text().splitlines(keepends=True), "a real job")
+
+
+def test_recorded_traces_of_a_real_job_are_accepted(tmp_path: Path) -> None:
+    traces = real_traces(tmp_path)
+    said = Counter(step.action for trace in traces for step in trace.steps)
+    print(f"{len(traces)} recorded traces: {said}")
+    assert len(traces) == 3
+    assert said["RollBack"] >= 9
     accept(TLC.check(FOLDER / "Coordinator.tla", traces))
 
 
