@@ -115,6 +115,10 @@ bench: $(VENV)/test  ## figures as JSON lines; ONLY="coordinator" for some
 compare: $(VENV)/test  ## recovery schemes beside each other, a worker killed in each, about 7 minutes: build/compare/report.html; PROGRAM=... PLAN=small
 	$(BIN)/recovery compare $(or $(PROGRAM),recovery.comparison.programs:totals) --plan $(or $(PLAN),small) --folder $(or $(FOLDER),build/compare)
 
+pictures: $(VENV)/servers .servers/chromium.stamp  ## renew the pictures of a job's page
+	EPOCHCUT_PICTURES=$(CURDIR)/recovery/telemetry/pictures $(BIN)/python -m pytest -n0 -m servers \
+		tests/servers/test_page_in_a_browser.py -k pictured
+
 clean:  ## forget what was built and installed
 	rm -rf .venv .venv-* .servers build .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage *.egg-info
 
@@ -130,5 +134,5 @@ $(VENV)/demo $(VENV)/test $(VENV)/servers $(VENV)/lint: $(VENV)/bin/python setup
 	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
 	@touch $@
 
-.PHONY: help demo test coverage test-kills test-soak test-sinks test-servers test-specs fuzz lint bench compare clean
+.PHONY: help demo test coverage test-kills test-soak test-sinks test-servers test-specs fuzz lint bench compare pictures clean
 .DEFAULT_GOAL := help

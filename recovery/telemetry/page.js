@@ -107,13 +107,14 @@ function graph() {
       make("title", {}, `${from} to ${node.uid}: ${how}`));
   }));
   const short = (text, most) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
+  const sends = new Set(data.nodes.flatMap((node) => node.inputs.map(([from]) => from)));
   const boxes = data.nodes.map((node) => {
     const { x, y } = at[node.uid], stage = data.stages[node.uid], part = busiest(node.uid);
     return make("g", {}, make("title", {}, [node.uid + ": " + node.title, ...node.lines].join("\n")),
       make("rect", { class: "box", x, y, width: 200, height: 92, rx: 6 }),
       make("text", { x: x + 10, y: y + 20, "font-weight": 600 }, short(node.uid, 26)),
       make("text", { x: x + 10, y: y + 38, class: "dim" }, short(node.title, 30)),
-      make("text", { x: x + 10, y: y + 58 }, stage ? `${rate(stage.rate_in)} in, ${rate(stage.rate_out)} out` : "no figures yet"),
+      make("text", { x: x + 10, y: y + 58 }, stage ? `${rate(stage.rate_in)} in` + (sends.has(node.uid) ? `, ${rate(stage.rate_out)} out` : "") : "no figures yet"),
       make("rect", { x: x + 10, y: y + 70, width: 180, height: 8, fill: "var(--idle)" }),
       make("rect", { x: x + 10, y: y + 70, width: 180 * part.busy, height: 8, fill: "var(--busy)" }),
       make("rect", { x: x + 10 + 180 * part.busy, y: y + 70, width: 180 * Math.min(part.blocked, 1 - part.busy), height: 8, fill: "var(--blocked)" }));
@@ -121,11 +122,17 @@ function graph() {
   return make("div", { class: "wide" }, make("svg", { width, height, role: "img", "aria-label": "The stages of the program; the table below has the same figures" }, edges, boxes));
 }
 
-function heldBack() {  // the first stage whose event time is furthest behind, and where: those after it only follow
-  const found = data.partitions.flatMap((one) => data.nodes.map((node, place) => ({ uid: node.uid, partition: one.partition, place, stage: one.stages[node.uid] })))
-    .filter((one) => one.stage && one.stage.behind_ms !== null);
-  const most = Math.max(...found.map((one) => one.stage.behind_ms));
-  return found.filter((one) => most - one.stage.behind_ms < 1).sort((a, b) => a.place - b.place)[0];
+function heldBack() {  // from the stage that is furthest behind up to the one that its inputs do not explain
+  const behind = (uid, partition) => ((partition.stages[uid] || {}).behind_ms ?? null);
+  const found = data.partitions.flatMap((one) => data.nodes.map((node) => ({ node, partition: one, ms: behind(node.uid, one) }))).filter((one) => one.ms !== null);
+  let at = found.sort((a, b) => b.ms - a.ms)[0];
+  for (let step = 0; at && step < data.nodes.length; step += 1) {
+    const inputs = at.node.inputs.map(([from]) => from);
+    const before = found.filter((one) => inputs.includes(one.node.uid) && one.ms >= 0.9 * at.ms - 1000)[0];
+    if (!before) break;
+    at = before;
+  }
+  return at && { uid: at.node.uid, partition: at.partition.partition };
 }
 function mostBusy() {
   const found = data.partitions.flatMap((one) => data.nodes.map((node) => ({ uid: node.uid, partition: one.partition, busy: share(one, node.uid).busy })));
@@ -193,18 +200,19 @@ function epochs() {
   const parts = (one) => [["var(--one)", one.alignment_ms], ["var(--two)", one.sync_ms], ["var(--three)", one.async_ms]];
   const said = (one) => `aligned ${span(one.alignment_ms)}, cut ${span(one.sync_ms)}, stored ${span(one.async_ms)}`;
   return [
-    facts(["In flight", data.in_flight.join(", ") || "none"], ["Abandoned", count(data.abandoned)], ["Skipped", count(data.skipped)],
+    facts(["In flight", data.in_flight.join(", ") || "none"], ["Abandoned", count(data.abandoned)], ["Skipped", count(data.skipped) + (data.skip_reason ? ", as " + data.skip_reason : "")],
       ["Slowest of these", slowest ? make("button", { onclick: () => { chosen = slowest.epoch; draw(); } }, `${slowest.epoch}: ${span(slowest.took_ms)}`) : "none"]),
     slowest ? make("p", {}, `Where the time of ${slowest.epoch} went: ${why(slowest)}.`) : null,
     legend(["aligned", "cut", "stored"], HUES),
-    table("Complete epochs, newest first", ["epoch", "complete", "took", "", "aligned", "cut", "stored", "state", "in flight"], shown.map((one) =>
-      [make("button", { onclick: () => { chosen = one.epoch; draw(); } }, one.epoch + (one.savepoint ? " (savepoint)" : "")), clock(one.at), span(one.took_ms),
-        bar(parts(one), most, said(one)), span(one.alignment_ms), span(one.sync_ms), span(one.async_ms), bytes(one.state_bytes), bytes(one.channel_bytes)])),
     picked && picked.partitions ? [make("h2", {}, "Epoch " + picked.epoch + ", partition by partition"),
       table("Slowest first", ["partition", "durable after", "", "aligned", "cut", "stored", "state", "in flight"],
         picked.partitions.slice().sort((a, b) => b.since_trigger_ms - a.since_trigger_ms).slice(0, 200).map((one) =>
           ["partition " + one.partition, span(one.since_trigger_ms), bar(parts(one), picked.took_ms, said(one)), span(one.alignment_ms), span(one.sync_ms),
             span(one.async_ms), bytes(one.state_bytes), bytes(one.channel_bytes)]))] : null,
+    make("h2", {}, "All"),
+    table("Complete epochs, newest first", ["epoch", "complete", "took", "", "aligned", "cut", "stored", "state", "in flight"], shown.map((one) =>
+      [make("button", { onclick: () => { chosen = one.epoch; draw(); } }, one.epoch + (one.savepoint ? " (savepoint)" : "")), clock(one.at), span(one.took_ms),
+        bar(parts(one), most, said(one)), span(one.alignment_ms), span(one.sync_ms), span(one.async_ms), bytes(one.state_bytes), bytes(one.channel_bytes)])),
     make("h2", {}, "Abandoned"),
     table("Newest first", ["epoch", "time", "why"], data.given_up.slice(0, 50).map((one) => [one.epoch, clock(one.at), one.reason + (one.detail ? ": " + one.detail : "")]), [2]),
   ];
@@ -227,6 +235,7 @@ function recoveries() {
     facts(["Recoveries", count(cost.recoveries), cost.recoveries ? "warn" : "good"], ["Without all of its state", span(cost.down_ms)],
       ["Work done again", span(cost.again_ms)], ["Oldest output at its commit", cost.oldest_ms === null ? "none" : span(cost.oldest_ms)],
       ["Uploaded in vain", bytes(cost.orphan_bytes)]),
+    data.recoveries.slice(0, 1).map(plot),
     legend(PHASES, HUES),
     table("Recoveries, newest first: milliseconds after the failure was detected", ["time", "from epoch", "", ...PHASES, "first output"], data.recoveries.map((one) =>
       [clock(one.failed_at), one.epoch || "the beginning", bar(phases(one.marks), most, PHASES.map((name) => `${name} ${span(one.marks[name])}`).join(", ")),
@@ -234,7 +243,7 @@ function recoveries() {
     make("h2", {}, "Who was lost, and what was done again"),
     table("Newest first", ["time", "work done again", "who was lost, and why"], data.recoveries.map((one) => [clock(one.failed_at), span(one.again_ms),
       make("pre", {}, [...new Set([...one.lost, ...one.failures].map(firstLine))].slice(0, 4).join("\n") || "not known")]), [2]),
-    data.recoveries.slice(0, REPORT ? 20 : 5).map(plot),
+    data.recoveries.slice(1, REPORT ? 20 : 5).map(plot),
     make("h2", {}, "Failures"),
     table("Newest first", ["time", "what", ""], data.failures.map((one) => [clock(one.at), one.cause, make("pre", {}, one.text)]), [1, 2]),
   ];

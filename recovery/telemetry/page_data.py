@@ -70,6 +70,8 @@ class Seen:
     abandoned: Sequence[log.EpochAbandoned] = ()
     failures: Sequence[Failure] = ()
     recoveries: Sequence[Recovery] = ()
+    skip_reason: str = ""
+    """The reason why an epoch was not triggered last."""
     standing: str = ""
     """The state in words, where it is none of a run; such as that no driver runs."""
     told_by: str = ""
@@ -102,6 +104,7 @@ def page_data(seen: Seen, now: float) -> Mapping[str, object]:
         "trouble": status.trouble,
         "abandoned": seen.counts.events["EpochAbandoned"],
         "skipped": seen.counts.events["EpochSkipped"],
+        "skip_reason": seen.skip_reason,
         "nodes": [plain(stage) for stage in seen.described.stages],
         "stages": _stages(status, now),
         "partitions": [_partition(status, partition, now) for partition in _partitions(status)],

@@ -174,7 +174,7 @@ class PastJob:
         source = f"{self.events_file}{left_out}{older}"
         if not self._heard:
             source = f"{self._problem or 'the manifests of its epochs'}; {self.events_file} has no event"
-        return source if status is not None else f"{source}. No driver answers: {self._why}"
+        return f"its driver, and {source}" if status is not None else f"{source}. No driver answers: {self._why}"
 
     # --- what it is asked for ----------------------------------------------------------------------------------------
 

@@ -33,7 +33,14 @@ _NOTES: Final = 200
 _RECOVERIES: Final = 50
 _LATELY: Final = 0.5
 """Seconds for which an answer holds: many callers at once cost the job no more than one."""
-_QUIET: Final = (log.EpochTriggered, log.EpochCompleted, log.EpochCommitted, log.EpochsRemoved, log.PartitionRestored)
+_QUIET: Final = (
+    log.EpochTriggered,
+    log.EpochSkipped,
+    log.EpochCompleted,
+    log.EpochCommitted,
+    log.EpochsRemoved,
+    log.PartitionRestored,
+)
 """Events that the page has elsewhere, or that no person would read one by one."""
 
 
@@ -53,8 +60,10 @@ class Watch:
         self._failures: deque[Failure] = deque(maxlen=_NOTES)
         self._recoveries: deque[Recovery] = deque(maxlen=_RECOVERIES)
         self._failed: deque[Failure] = deque(maxlen=_NOTES)
-        """Those since the last recovery; the next also."""
+        """Those since the last recovery."""
         self._lost: deque[str] = deque(maxlen=_NOTES)
+        """Processes that were lost since then."""
+        self._skipped = ""
 
     def heard(self, event: log.AnyEvent) -> None:
         """Take an event."""
@@ -72,6 +81,8 @@ class Watch:
                 self._described = event
             case log.EpochCompleted():
                 self._epochs.append(event)
+            case log.EpochSkipped(reason=reason):
+                self._skipped = reason
             case log.EpochAbandoned():
                 self._abandoned.append(event)
             case log.AttemptFailed(at=at, cause=cause):
@@ -124,6 +135,7 @@ class Watch:
                 tuple(self._epochs),
                 tuple(self._abandoned),
                 tuple(self._failures),
+                skip_reason=self._skipped,
             )
             recoveries, ages = tuple(self._recoveries), self._ages.found
         return replace(found, recoveries=[_with_ages(one, ages) for one in recoveries])

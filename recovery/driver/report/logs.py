@@ -125,6 +125,8 @@ def words_of(event: log.AnyEvent) -> str:
             return f"{what}: {reason}"
         case log.EpochAbandoned(epoch=epoch, reason=reason, detail=detail):
             return f"epoch {epoch} is abandoned: {reason}" + (f": {detail}" if detail else "")
+        case log.EpochSkipped(reason=reason):
+            return f"an epoch was due and was not triggered: {reason}"
         case log.EpochCompleted(epoch=epoch, since_trigger_ms=took_ms):
             return f"epoch {epoch} is complete after {took_ms:.0f} ms"
         case log.PeerRefused(peer=peer, reason=reason):
