@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import re
+import socket
+import ssl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
-from http.client import HTTPConnection
+from dataclasses import replace
+from http.client import HTTPConnection, HTTPSConnection
 from importlib.resources import files
 from logging.handlers import QueueHandler
 from pathlib import Path
@@ -22,6 +25,7 @@ import recovery
 from recovery import events as log
 from recovery.driver.report.status import RunState, RunStatus, StageWork
 from recovery.events import Marks
+from recovery.telemetry.problems import CannotTell
 from recovery.telemetry.server import Content, Endpoint, Route, WebServer
 from recovery.telemetry.watch import Lately, Watch
 from snapshot.cut.frames import Watermark
@@ -29,6 +33,7 @@ from snapshot.host.protocol.messages import Figures, Followed, PartitionCost, St
 from snapshot.ids import Member
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition, Uid
 from tests import endless_job
+from tests.certificates import Authority, with_password
 from tests.test_metrics import asked
 
 FIRST = Incarnation(Generation(1), Attempt(1))
@@ -133,6 +138,21 @@ def test_the_page_has_data_before_anything_is_known_and_when_all_is() -> None:
     assert found["standbys"][0]["epoch"] == "7-1"
 
 
+def test_of_a_job_that_runs_for_days_no_more_is_kept_than_a_page_shows() -> None:
+    status, sizes = full_status(), list[int]()
+    watch = watch_of(status)
+    (epoch,), (recovered,) = status.epochs, status.recoveries
+    for days in range(3):
+        for number in range(2_000 * days, 2_000 * (days + 1)):
+            watch.heard(replace(epoch, at=float(number)))
+            watch.heard(log.EpochCommitted(at=float(number), epoch=EPOCH))
+            watch.heard(log.EpochAbandoned(at=1.0, epoch=EPOCH, reason="timed out", detail=MARKUP))
+            watch.heard(replace(recovered, at=float(number)))
+            watch.heard(log.Trouble(at=1.0, what=MARKUP, reason=MARKUP))
+        sizes.append(len(json.dumps(data_of(watch, status))))
+    assert max(sizes) < 1.1 * min(sizes)
+
+
 def test_a_thousand_partitions_are_told_in_time() -> None:
     status = full_status(1_000)
     watch = watch_of(status)
@@ -192,6 +212,39 @@ def test_a_browser_gives_the_token_once_and_keeps_it_where_no_script_reads_it(op
     for other in (f"{name}={TOKEN}", f"epochcut={value}", f"{name}=wrong", "=;;epochcut"):
         assert asked(url, "/data.json", Cookie=other)[0] == 401
     assert asked(url, "/metrics", Authorization=f"Bearer {TOKEN}")[0] == 200
+
+
+def test_an_encrypted_page_is_read_by_those_who_know_its_authority_and_a_silent_caller_holds_up_none(
+    open_ones: ExitStack, tmp_path: Path
+) -> None:
+    pair = Authority(tmp_path / "authority").issue()
+    endpoint = Endpoint.of("page", "127.0.0.1:0", TOKEN).encrypted(Path(pair.certificate), Path(pair.key))
+    server = WebServer(endpoint, "/")
+    open_ones.callback(server.close)
+    server.begin(routes_of(full_status()))
+    port = urlsplit(server.url).port
+    assert server.url == f"https://127.0.0.1:{port}/"
+    open_ones.enter_context(closing(socket.create_connection(("127.0.0.1", port))))  # which says nothing
+    knows = ssl.create_default_context(cafile=pair.authorities)
+    knows.check_hostname = False
+    with closing(HTTPSConnection("127.0.0.1", port, timeout=30, context=knows)) as connection:
+        connection.request("GET", f"/?token={TOKEN}")
+        answer = connection.getresponse()
+        assert answer.status == 303
+        assert str(answer.headers["Set-Cookie"]).endswith("; Secure")
+    with closing(HTTPSConnection("127.0.0.1", port, timeout=30)) as connection, pytest.raises(ssl.SSLError):
+        connection.request("GET", "/")
+    with pytest.raises(OSError, match=r".*"):
+        asked(f"http://127.0.0.1:{port}/", "/")
+
+
+def test_a_certificate_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    one, other = authority.issue(), authority.issue()
+    endpoint = Endpoint.of("page", "127.0.0.1:0", TOKEN)
+    for key in (tmp_path / "missing", Path(other.key), with_password(Path(one.key))):
+        with pytest.raises(CannotTell, match="cannot be used as certificate and key"):
+            endpoint.encrypted(Path(one.certificate), key)
 
 
 def test_a_token_is_in_no_log(open_ones: ExitStack, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -193,6 +195,32 @@ def test_a_running_job_is_shown_takes_orders_of_its_page_alone_and_may_end_meanw
     assert json.loads(asked(url, "/data.json", **token)[1])["state"] in ("running", "stopped")
     assert page_data(job.seen(), 0.0)["state"] == "stopped"
     assert "does not run" in json.loads(asked(url, "/savepoint", "POST", **token, **page)[1])["problem"]
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from tests import endless_job
+import recovery
+run = endless_job.start(Path(sys.argv[1]), standbys=0)
+run.listen(lambda event: print("committed", flush=True) if isinstance(event, recovery.EpochCommitted) else None)
+run.wait()
+"""
+
+
+def test_a_driver_that_is_killed_while_its_job_is_looked_at_ends_no_look(tmp_path: Path, open_ones: ExitStack) -> None:
+    with subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)], stdout=subprocess.PIPE) as driver:
+        try:
+            assert driver.stdout is not None
+            assert driver.stdout.readline() == b"committed\n"
+            job = past(tmp_path, open_ones)
+            assert page_data(job.seen(), 0.0)["state"] == "running"
+        finally:
+            driver.kill()
+    found = page_data(job.seen(), 0.0)
+    assert found["state"] == "not running here"
+    assert found["complete"]
+    assert "No driver answers" in str(found["told_by"])
 
 
 def test_without_leave_the_page_can_ask_for_nothing(stopped: Path, open_ones: ExitStack) -> None:

@@ -16,6 +16,7 @@ from threading import Event
 from typing import Final
 
 from recovery.command.arguments import Verbs, add_tree, add_verb, amount, show
+from recovery.command.exits import WrongUsage
 from recovery.telemetry.html_report import report
 from recovery.telemetry.past_job import EVENTS, PastJob
 from recovery.telemetry.server import Endpoint, WebServer
@@ -53,6 +54,8 @@ def add_to(verbs: Verbs) -> None:
         default="127.0.0.1:4050",
         help=f"where; an address that other hosts reach needs a token in ${TOKEN} (%(default)s)",
     )
+    page.add_argument("--certificate", metavar="FILE", type=Path, help="of the host, as PEM: then https is spoken")
+    page.add_argument("--key", metavar="FILE", type=Path, help="of that certificate")
     page.add_argument(
         "--allow-actions",
         action="store_true",
@@ -76,6 +79,10 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
 def _page(arguments: argparse.Namespace) -> None:
     token = os.environ.get(TOKEN, "") or (token_urlsafe() if arguments.allow_actions else "")
     endpoint = Endpoint.of("--listen", arguments.listen, token, f"${TOKEN}")
+    if (arguments.certificate is None) != (arguments.key is None):
+        raise WrongUsage("--certificate and --key belong together; give both or none")
+    if arguments.certificate is not None:
+        endpoint = endpoint.encrypted(arguments.certificate, arguments.key)
     job = PastJob(
         arguments.checkpoints,
         folder=arguments.job_folder,

@@ -11,12 +11,14 @@ from __future__ import annotations
 import hmac
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
+from pathlib import Path
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
@@ -67,6 +69,8 @@ class Endpoint:
     host: str
     port: int
     token: str = ""
+    tls: ssl.SSLContext | None = None
+    """The certificate that the server shows; without it what is said can be read on its way."""
 
     @classmethod
     def of(cls, option: str, address: str, token: str = "", giving: str = "web_token") -> Endpoint:
@@ -90,6 +94,20 @@ class Endpoint:
                 "127.0.0.1"
             )
         return cls(host, port, token)
+
+    def encrypted(self, certificate: Path, key: Path) -> Endpoint:
+        """Return the same, encrypted; `CannotTell` if the files are no certificate and its key."""
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            tls.load_cert_chain(certificate, key, password=_no_password)
+        except (OSError, ValueError) as error:  # ssl's own errors are OSErrors
+            reason = getattr(error, "reason", None) or error
+            raise CannotTell(f"{certificate} and {key} cannot be used as certificate and key: {reason}") from error
+        return replace(self, tls=tls)
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a password, and a server cannot ask for it")
 
 
 class WebServer:
@@ -117,7 +135,8 @@ class WebServer:
         """Return where it is, for callers on this host; without the token."""
         host, port = self._server.server_address[:2]
         name = f"[{host!s}]" if ":" in str(host) else str(host)
-        return f"http://{name}:{port}{self._path}"
+        scheme = "http" if self._server.endpoint.tls is None else "https"
+        return f"{scheme}://{name}:{port}{self._path}"
 
     def close(self) -> None:
         """Stop listening; an answer under way may be cut off."""
@@ -134,6 +153,7 @@ def _guarded(endpoint: Endpoint, routes: Mapping[str, Route], orders: Mapping[st
         path = str(environ.get("PATH_INFO"))
         if endpoint.token and path == "/" and _has_token_in_query(endpoint, environ):
             cookie = f"{_cookie_name(environ)}={_digest(endpoint)}; HttpOnly; SameSite=Strict; Path=/"
+            cookie += "" if endpoint.tls is None else "; Secure"
             start("303 See Other", [("Location", "/"), ("Set-Cookie", cookie), ("Content-Length", "0"), *_STRICT])
             return []
         if not _may(endpoint, environ):
@@ -273,6 +293,13 @@ class _Server(ThreadingMixIn, WSGIServer):
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
         self.setup_environ()
+
+    def get_request(self) -> tuple[Any, Any]:
+        """Take a call; the handshake of an encrypted one is left to the thread that serves it."""
+        request, address = super().get_request()
+        if self.endpoint.tls is not None:
+            request = self.endpoint.tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+        return request, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a call in a thread, unless too many are being served."""
