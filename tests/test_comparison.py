@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import recovery
+from recovery.command.main import main
 from recovery.comparison import pictures
 from recovery.comparison.machine import Reading, Span, describe_machine, memory_of_all, read_machine
 from recovery.comparison.measuring import measure
@@ -79,6 +80,29 @@ def test_the_plans_that_have_names_can_be_carried_out(plan: Plan) -> None:
     assert plan.schemes == tuple(COMPARED)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--schemes", "passive,nothing"], 2, "there is no scheme 'nothing': "),
+        (["--fault", "kill worker:0 tomorrow"], 2, "is no fault; write KIND TARGET"),
+        (["--rate", "10", "--share", "0.5"], 2, "rate and share are both given"),
+        ([], 10, "no source of the program has a schedule"),
+    ],
+)
+def test_a_comparison_that_cannot_be_is_refused_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, said: str
+) -> None:
+    folder = tmp_path / "results"
+    given = ["compare", f"{__name__}:unscheduled", "--folder", str(folder), *arguments]
+    assert main(given) == code
+    assert said in capsys.readouterr().err
+    assert not folder.exists()
+
+
+def unscheduled() -> Program:
+    return Stream.read(Collection([(1,)], {"n": int}), uid="numbers").write(ToDriver(), uid="out")
+
+
 # --- prepared programs
 
 
@@ -133,9 +157,8 @@ def test_a_sink_in_place_of_another_one_promises_what_that_does(sink: ToDriver |
 
 
 def test_a_program_without_a_schedule_cannot_be_compared() -> None:
-    numbers = Stream.read(Collection([(1,)], {"n": int}), uid="numbers")
     with pytest.raises(NotComparable, match="no source of the program has a schedule"):
-        own_rate(numbers.write(ToDriver(), uid="out"))
+        own_rate(unscheduled())
 
 
 # --- rows beside the truth

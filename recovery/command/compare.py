@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -72,10 +73,22 @@ def _run(arguments: argparse.Namespace) -> None:
     plan = _plan(arguments)
     plan.check()
     program = program_from(arguments.program)
-    logging.getLogger("epochcut").setLevel(logging.ERROR)  # that processes die is what is asked for
-    found = carry_out(program, arguments.program, plan, arguments.folder, mention)
+    with _quiet():
+        found = carry_out(program, arguments.program, plan, arguments.folder, mention)
     report = write_report(found)
     show({"report": report, "runs": found.records}, described(found, report), as_json=arguments.json)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Log no warnings of jobs: that processes die is what is asked for."""
+    log = logging.getLogger("epochcut")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _plan(arguments: argparse.Namespace) -> Plan:

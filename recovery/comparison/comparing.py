@@ -46,7 +46,7 @@ def compare(
     the first is due after `warm` and `before`, in which nothing fails, and `after` is what is seen from then on.
 
     All schemes run at the program's own rate, or at `rate`; or each at a `share` of the highest rate that it sustains,
-    which is looked for first, at several runs of 9 s for each scheme.
+    which is looked for first, at about ten runs of 8 s for each scheme.
 
     The runs of the schemes take turns, each scheme `repeats` times. A run that is in the folder already is not done
     again, so a comparison that was interrupted goes on. `told` hears of each run (standard error); `name` stands in

@@ -7,7 +7,8 @@ that of all processes of the job. What a scheme refuses, and what goes wrong, is
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,7 +30,7 @@ from recovery.inject.moments import Alarm, MomentPassed
 from recovery.running import Run, run
 from recovery.schemes.named import Compared
 from statebackend.durations import milliseconds
-from statebackend.errors import EpochcutError, OptionError, ProgramError
+from statebackend.errors import OptionError, ProgramError
 
 OTHERS_ALLOWED: Final = 0.2
 """Seconds of processor time in a second that other programs may take until a run counts as disturbed."""
@@ -45,6 +46,10 @@ _BEHIND_MS: Final = 500.0
 
 class NotReached(Exception):
     """A job has not come as far as it has to in time; the message says what is missing."""
+
+
+class _Refused(Exception):
+    """The job cannot be run like this; the message says why."""
 
 
 class _Missed(Exception):
@@ -78,69 +83,84 @@ def measure(
     """Run the program once, with these faults, and judge its rows if the truth is known."""
     blank = Record("", 0, Outcome.MEASURED, rate=prepared.rate)
     struck: list[Struck] = []
-    with TemporaryDirectory(dir=scratch, prefix="run-", ignore_cleanup_errors=True) as folder:
-        begin = read_machine()
-        try:
-            job = _started(prepared, compared, plan, Path(folder))
-        except (OptionError, ProgramError) as error:
-            return Taken(replace(blank, outcome=Outcome.REFUSED, why=str(error)))
-        arrivals = Arrivals(job, prepared)
-        try:
+    begin = read_machine()
+    try:
+        with _job(prepared, compared, plan, scratch) as (job, arrivals, folder):
             steady = _until_measured(job, arrivals, plan, epochs=compared.survives)
             _see_that_it_keeps_up(job, arrivals, plan)
             memory, before = memory_of_all(), read_machine()
-            _bring_about(faults, job, Path(folder) / "local", struck)
+            _bring_about(faults, job, folder / "local", struck)
             job.wait(plan.seconds + _PATIENCE)
             readings = _Readings(begin, steady, before, read_machine(), memory)
-        except _Missed as error:
-            return Taken(replace(blank, outcome=Outcome.NO_FAULT, why=str(error), struck=tuple(struck)))
-        except (EpochcutError, NotReached, TimeoutError) as error:
-            return Taken(replace(blank, outcome=Outcome.FAILED, why=_said(error), struck=tuple(struck)))
-        finally:
-            if not job.status().state.over:
-                job.cancel()
-            arrivals.wait()
+    except Exception as error:  # of the program's own, too: whatever ended the job
+        outcome, why = _outcome_of(error)
+        return Taken(replace(blank, outcome=outcome, why=why, struck=tuple(struck)))
     taken = Taken(blank, *arrivals.all())
     taken.record = _judged(replace(blank, struck=tuple(struck)), taken, readings, job.events, prepared, plan, truth)
     return taken
 
 
+def keeps_up(prepared: Prepared, compared: Compared, plan: Plan, scratch: Path) -> tuple[Outcome, str]:
+    """Run the program until its first fault would be due; return if it was measured, so keeps up, or else why not."""
+    try:
+        with _job(prepared, compared, plan, scratch) as (job, arrivals, _):
+            _until_measured(job, arrivals, plan, epochs=compared.survives)
+            _see_that_it_keeps_up(job, arrivals, plan)
+    except Exception as error:  # of the program's own, too
+        return _outcome_of(error)
+    return Outcome.MEASURED, ""
+
+
 def rows_without_faults(prepared: Prepared, compared: Compared, plan: Plan, scratch: Path) -> Mapping[str, Identities]:
     """Run the program once, measure nothing, and return the rows of each output; the job's own error if it fails."""
-    with TemporaryDirectory(dir=scratch, prefix="run-", ignore_cleanup_errors=True) as folder:
-        job = _started(prepared, compared, plan, Path(folder))
-        arrivals = Arrivals(job, prepared)
-        try:
-            job.wait(plan.seconds + _PATIENCE)
-        finally:
-            if not job.status().state.over:
-                job.cancel()
-            arrivals.wait()
-        return arrivals.all()[1]
+    with _job(prepared, compared, plan, scratch) as (job, arrivals, _):
+        job.wait(plan.seconds + _PATIENCE)
+    return arrivals.all()[1]
 
 
-def _started(prepared: Prepared, compared: Compared, plan: Plan, folder: Path) -> Run:
+@contextmanager
+def _job(prepared: Prepared, compared: Compared, plan: Plan, scratch: Path) -> Iterator[tuple[Run, Arrivals, Path]]:
+    """Run the program in a folder of its own; at the end it is over, and all its rows have come."""
     advanced = Advanced()
     if plan.lost_after is not None:
         advanced["lost_after"] = plan.lost_after
     if plan.heartbeat is not None:
         advanced["heartbeat"] = plan.heartbeat
-    return run(
-        prepared.program,
-        checkpoints=folder / "checkpoints",
-        every=plan.every if compared.survives else _NO_EPOCHS,
-        parallelism=plan.parallelism,
-        scheme=compared.scheme,
-        local=folder / "local",
-        progress=False,
-        give_up_after=None,
-        advanced=advanced,
-    )
+    with TemporaryDirectory(dir=scratch, prefix="run-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        try:
+            job = run(
+                prepared.program,
+                checkpoints=folder / "checkpoints",
+                every=plan.every if compared.survives else _NO_EPOCHS,
+                parallelism=plan.parallelism,
+                scheme=compared.scheme,
+                local=folder / "local",
+                progress=False,
+                give_up_after=None,
+                advanced=advanced,
+            )
+        except (OptionError, ProgramError) as error:
+            raise _Refused(str(error)) from error
+        arrivals = Arrivals(job, prepared)
+        try:
+            yield job, arrivals, folder
+        finally:
+            if not job.status().state.over:
+                job.cancel()
+            arrivals.wait()
 
 
-def _said(error: Exception) -> str:
-    kind = "" if isinstance(error, NotReached) else f"{type(error).__name__}: "
-    return kind + str(error)
+def _outcome_of(error: Exception) -> tuple[Outcome, str]:
+    match error:
+        case _Refused():
+            return Outcome.REFUSED, str(error)
+        case _Missed():
+            return Outcome.NO_FAULT, str(error)
+        case NotReached():
+            return Outcome.FAILED, str(error)
+        case _:
+            return Outcome.FAILED, f"{type(error).__name__}: {error}"
 
 
 # --- until the first fault --------------------------------------------------------------------------------------------

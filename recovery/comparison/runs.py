@@ -193,7 +193,7 @@ class _Runs:
         began = self._begin(f"without faults, {number} of {RUNS}")
         try:
             rows = rows_without_faults(prepared, COMPARED[_REFERENCE], self._plan, self._folder)
-        except JobError as error:
+        except Exception as error:  # of the program's own, too
             raise NoTruth(f"the program does not come to its end, though nothing fails: {error}") from error
         self._took.append(time.monotonic() - began)
         return rows

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from recovery.comparison.measuring import measure
+from recovery.comparison.measuring import keeps_up
 from recovery.comparison.plan import Plan
 from recovery.comparison.prepared import own_rate, prepare
 from recovery.comparison.record import Outcome
@@ -20,6 +20,8 @@ from snapshot.program.program import Program
 from statebackend.errors import JobError
 
 _CLOSE: Final = 1.1
+_STEP: Final = 4.0
+_TRIES: Final = 3
 _LEAST: Final = 10.0
 _MOST: Final = 1e6
 
@@ -43,7 +45,7 @@ class Search:
             lower = self._first if self._failed is None else self._failed / 2
             return lower if lower >= _LEAST else None
         if self._failed is None:
-            return self._sustained * 2 if self._sustained < _MOST else None
+            return self._sustained * _STEP if self._sustained < _MOST else None
         near = self._failed / self._sustained <= _CLOSE
         return None if near else (self._sustained * self._failed) ** 0.5
 
@@ -66,15 +68,23 @@ def sustainable(program: Program, compared: Compared, plan: Plan, folder: Path, 
     `told` hears of each rate that is tried.
     """
     search, why = Search(own_rate(program)), ""
-    trial = replace(plan, warm="2s", before="6s", after="1s", share=None)
+    trial = replace(plan, warm="2s", before="6s", after="4s", share=None)
     while (rate := search.next) is not None:
-        prepared = prepare(program, rate, trial.seconds, shown_at_once=not compared.survives)
-        record = measure(prepared, compared, trial, folder, None, ()).record
-        if record.outcome is Outcome.REFUSED:
-            raise NothingSustained(record.why)
-        sustained, why = record.outcome is Outcome.MEASURED, record.why
-        told(f"  {rate:,.0f} rows a second: {'sustained' if sustained else 'not sustained'}")
-        search.tried(rate, sustained=sustained)
+        outcome, why = _tried(program, rate, compared, trial, folder)
+        if outcome in (Outcome.REFUSED, Outcome.NO_FAULT):
+            raise NothingSustained(why)
+        told(f"  {rate:,.0f} rows a second: {why or 'sustained'}")
+        search.tried(rate, sustained=outcome is Outcome.MEASURED)
     if search.found is None:
         raise NothingSustained(f"no rate down to {_LEAST:g} rows a second is sustained: {why}")
     return search.found
+
+
+def _tried(program: Program, rate: float, compared: Compared, trial: Plan, folder: Path) -> tuple[Outcome, str]:
+    """Run the program at this rate, again if it was not ready in time."""
+    prepared = prepare(program, rate, trial.seconds, shown_at_once=not compared.survives)
+    for _ in range(_TRIES):
+        outcome, why = keeps_up(prepared, compared, trial, folder)
+        if outcome is not Outcome.NO_FAULT:
+            break
+    return outcome, why
