@@ -32,7 +32,7 @@ from recovery.telemetry.past_job import PastJob
 from recovery.telemetry.server import Endpoint, WebServer
 from recovery.telemetry.tree_data import tree_data
 from statebackend.ids import Epoch, Generation
-from tests import endless_job, shop_job
+from tests import endless_job
 from tests.command_line import run_command
 from tests.test_metrics import asked
 from tests.test_page import MARKUP, TOKEN, described, full_status, watch_of
@@ -106,12 +106,15 @@ def test_its_savepoints_are_those_of_its_tree(stopped: Path, open_ones: ExitStac
     assert found["epochs"][0]["full_bytes"] > 0
 
 
-def test_of_a_job_without_its_events_the_manifests_are_told(tmp_path: Path, open_ones: ExitStack) -> None:
-    shop_job.tree_of(tmp_path)
+def test_of_a_job_without_its_events_the_manifests_are_told(
+    stopped: Path, tmp_path: Path, open_ones: ExitStack
+) -> None:
+    shutil.copytree(stopped / "tree", tmp_path / "tree")
     job = past(tmp_path, open_ones)
     found = data_of(job)
     assert found["state"] == "not running here"
-    assert {"baskets", "totals"} <= {node["uid"] for node in found["nodes"]}
+    assert {"rows", "sums"} <= {node["uid"] for node in found["nodes"]}
+    assert found["states"]["sums"].keys() == {"0", "1"}
     assert found["epochs"][0]["partitions"]
     assert "the manifests of its epochs" in found["told_by"]
     assert len(data_of(job)["epochs"]) == len(found["epochs"])
@@ -306,8 +309,8 @@ def test_a_place_without_a_job_has_no_page(tmp_path: Path, capsys: Capture) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_past_of_a_thousand_partitions_is_read_in_time(tmp_path: Path, open_ones: ExitStack) -> None:
-    shop_job.tree_of(tmp_path)
+def test_the_past_of_a_thousand_partitions_is_read(stopped: Path, tmp_path: Path, open_ones: ExitStack) -> None:
+    shutil.copytree(stopped / "tree", tmp_path / "tree")
     (tmp_path / "local").mkdir()
     (epoch,) = full_status(1_000).epochs
     with (tmp_path / "local" / "events.jsonl").open("w") as file:

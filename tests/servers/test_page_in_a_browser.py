@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from html.parser import HTMLParser
@@ -14,12 +15,19 @@ import pytest
 import recovery
 from recovery import FailureRate, LocalProcesses, Passive
 from recovery import events as log
+from recovery.driver.report.status import RunState, RunStatus, StageWork
 from recovery.inject.targets import Kind, Order, WorkerOf
+from recovery.telemetry.html_report import html_of
+from recovery.telemetry.page_data import page_data
 from recovery.telemetry.past_job import PastJob
 from recovery.telemetry.server import Endpoint, WebServer
-from statebackend.ids import Partition
+from recovery.telemetry.watch import Watch
+from snapshot.cut.frames import Watermark
+from snapshot.host.protocol.messages import Figures, StageFigures
+from statebackend.ids import Attempt, Generation, Incarnation, Partition, Uid
 from tests import endless_job
 from tests.servers.small_png import smaller
+from tests.test_page import MARKUP, described, full_status
 
 PATIENCE = 120
 VIEWS = {
@@ -166,6 +174,60 @@ def test_a_report_opens_as_a_file_and_shows_all_views(run: recovery.Run, tmp_pat
     wanted = [word for words in VIEWS.values() for word in words if word not in ("busy", "standing by")]
     assert [word for word in wanted if word not in text] == []
     assert "output was" in text, "the ages of output around a recovery are drawn"
+
+
+def shown(folder: Path, status: RunStatus, *events: log.AnyEvent) -> tuple[str, str, list[str]]:
+    """The text, the HTML and the console of a report on a job with this status, of which these events were told."""
+    watch = Watch("job")
+    for event in events:
+        watch.heard(event)
+    file = folder / "report.html"
+    file.write_bytes(html_of(page_data(watch.seen(status), time.time()), {"uri": "", "problem": "", "epochs": []}))
+    html, console = seen(folder / "browser", f"file://{file}")
+    words = Words()
+    words.feed(html)
+    return " ".join(words.texts), html, console
+
+
+def test_the_overview_names_the_busiest_partition_and_the_stage_that_holds_event_time_back(tmp_path: Path) -> None:
+    clicks, orders, scores, sums = map(Uid, ("clicks", "orders", "scores", "sums"))
+    inputs = {clicks: (), orders: (), scores: (clicks,), sums: (clicks, orders)}
+    stages = tuple(
+        log.DescribedStage(uid, uid, (), tuple((one, "by key") for one in given)) for uid, given in inputs.items()
+    )
+    program = log.Described(at=0.0, job="shop", scheme="Passive", parallelism=3, stages=stages, options=())
+    now = int(time.time() * 1000)
+
+    def behind(uid: Uid, partition: int) -> int:
+        own = {clicks: 2_000, orders: 60_000 if partition == 2 else 50_000, scores: 2_500, sums: 60_500}
+        return now - own[uid]
+
+    parts = [Partition(number) for number in range(3)]
+    figures = {
+        one: Figures(
+            Incarnation(Generation(1), Attempt(1)), one,
+            {uid: StageFigures(1, 1, Watermark(behind(uid, one)), 0, 0, 0.0) for uid in inputs}, 1, 0.0, 0.0,
+        )
+        for one in parts
+    }  # fmt: skip
+    work = {one: {uid: StageWork(1, 1, busy_ms=10.0, idle_ms=90.0) for uid in inputs} for one in parts}
+    work[parts[1]][scores] = StageWork(9, 9, busy_ms=80.0, idle_ms=20.0)
+    status = RunStatus("shop", RunState.RUNNING, 3, figures=figures, work=work)
+    text, html, console = shown(tmp_path, status, program)
+    assert console == []
+    assert faults_of(html) == []
+    assert "orders, partition 2" in text, "sums is a little further behind, as its input is"
+    assert "scores, partition 1: 80 %" in text
+
+
+def test_a_thousand_partitions_and_names_with_markup_are_shown_as_they_are(tmp_path: Path) -> None:
+    status = full_status(1_000)
+    text, html, console = shown(tmp_path, status, described(), *status.epochs, *status.recoveries)
+    assert console == []
+    assert "<img" not in html
+    assert MARKUP.partition("\u2028")[0] in text
+    assert "the first 300 of 1000" in text
+    assert "partition 299" in text
 
 
 def test_the_page_of_another_process_has_its_buttons_where_it_is_allowed(run: recovery.Run, tmp_path: Path) -> None:
