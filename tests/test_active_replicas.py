@@ -14,6 +14,7 @@ import pytest
 
 import recovery
 from recovery import Active, AnyEvent, Collapsed, PrimaryMoved, RedundancyRestored, ReplicaLost, Run
+from recovery.inject.targets import Kind, Order, parse_target
 from snapshot import PAUSE, Collection, Program, Stream, ToDriver
 from snapshot.ids import Member
 from statebackend.ids import Partition
@@ -59,6 +60,11 @@ def processes(run: Run, partition: int) -> dict[Member, int]:
     }
 
 
+def inject(folder: Path, kind: str, target: str) -> None:
+    with recovery.attach(job_folder=folder / "local") as attached:
+        attached.inject(Order(Kind(kind), parse_target(target)))
+
+
 def counts_with(run: Run, at: int, fault: Callable[[], object]) -> list[tuple[str, int]]:
     """Return all counts that come out, while a fault happens when so many have."""
     found = []
@@ -78,8 +84,8 @@ def test_the_loss_of_a_member_is_masked_and_every_row_comes_out_once(tmp_path: P
 
         def kill() -> None:
             primary = run.status().primaries[Partition(0)]
-            (pid,) = (pid for m, pid in processes(run, 0).items() if (m == primary) == (victim == "primary"))
-            os.kill(pid, signal.SIGKILL)
+            (shadow,) = processes(run, 0).keys() - {primary}
+            inject(tmp_path, "kill", "primary:0" if victim == "primary" else f"replica:{shadow}")
 
         assert sorted(counts_with(run, ROWS // 4, kill)) == EXPECTED
         status = run.status()
@@ -124,8 +130,7 @@ def test_the_loss_of_all_members_of_a_partition_rolls_back(tmp_path: Path) -> No
     with running(tmp_path, parallelism=1) as run:
 
         def kill() -> None:
-            for pid in processes(run, 0).values():
-                os.kill(pid, signal.SIGKILL)
+            inject(tmp_path, "kill", "partition:0")
 
         assert sorted(counts_with(run, ROWS // 4, kill)) == EXPECTED
         assert run.status().restarts == 1

@@ -14,6 +14,7 @@ from recovery.inject.moments import After, Alarm, AtEpoch, Mark, MomentPassed, N
 from recovery.inject.report import Entry, Injected, Report
 from recovery.inject.schedule import Group, RandomFaults, Schedule, Span, choose
 from recovery.inject.targets import (
+    AllOf,
     Anything,
     ContradictingOrder,
     ExecutorOf,
@@ -22,10 +23,14 @@ from recovery.inject.targets import (
     NoSuchTarget,
     NotATarget,
     Order,
+    PrimaryOf,
+    ReplicaAt,
     StandbyAt,
     Target,
     TheDriver,
     WorkerOf,
+    member_at,
+    members_of,
     parse_target,
     standby_at,
     worker_of,
@@ -37,6 +42,9 @@ partitions = st.integers(0, 999_999).map(Partition)
 few = st.integers(0, 7).map(Partition)
 targets: st.SearchStrategy[Target] = st.one_of(
     st.builds(WorkerOf, partitions),
+    st.builds(PrimaryOf, partitions),
+    st.builds(AllOf, partitions),
+    st.builds(ReplicaAt, st.builds(Member, partitions, st.integers(0, 999_999).map(Replica))),
     st.builds(ExecutorOf, partitions),
     st.builds(StandbyAt, st.integers(0, 999_999)),
     st.just(TheDriver()),
@@ -109,6 +117,17 @@ def test_who_is_meant_has_that_partition_or_the_refusal_says_what_is_there(
     else:
         with pytest.raises(NoSuchTarget, match="no standby"):
             standby_at(partition, present)
+
+
+def test_a_member_is_the_process_that_has_that_role_or_the_refusal_says_which_there_are() -> None:
+    first, other = Member(Partition(1), Replica(0)), Member(Partition(1), Replica(2))
+    present = {"a": first, "b": None, "c": other, "d": Member(Partition(0))}
+    assert member_at(other, Partition(1), present, 2) == "c"
+    assert members_of(Partition(1), present, 2) == {first: "a", other: "c"}
+    with pytest.raises(NoSuchTarget, match=r"no member 1\.1 at the moment; there is replica:1\.0, replica:1\.2"):
+        member_at(Member(Partition(1), Replica(1)), Partition(1), present, 2)
+    with pytest.raises(NoSuchTarget, match="no primary of partition 1"):
+        member_at(None, Partition(1), present, 2)
 
 
 # --- orders

@@ -41,7 +41,10 @@ _SUMMARIES = {
 }
 
 _MOMENTS = "now, +3s, epoch:17+0.3s, epoch:17:triggered+50ms or epoch:next+0.3s (now)"
-_TARGETS = "worker:2 (partition 2), standby:0, driver, executor:2, link:0-1, worker:2-driver or random"
+_TARGETS = (
+    "worker:2 (partition 2), replica:2.1, primary:2, partition:2 (all replicas), standby:0, driver, executor:2, "
+    "link:0-1, worker:2-driver or random"
+)
 
 
 def add_to(verbs: Verbs) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
-from snapshot.ids import Member
+from snapshot.ids import Member, Replica
 from statebackend.durations import in_words
 from statebackend.errors import JobError, OptionError
 from statebackend.ids import Partition
@@ -21,7 +21,9 @@ from statebackend.ids import Partition
 Present: TypeAlias = Mapping[str, Member | None]
 """The processes that are there, and the role of each; the others stand by."""
 
-_FORMS: Final = "worker:2, standby:0, driver, executor:2, link:0-1, link:2-driver or random"
+_FORMS: Final = (
+    "worker:2, replica:2.1, primary:2, partition:2, standby:0, driver, executor:2, link:0-1, link:2-driver or random"
+)
 
 
 class NotATarget(OptionError, ValueError):
@@ -43,6 +45,36 @@ class WorkerOf:
 
     def __str__(self) -> str:
         return f"worker:{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAt:
+    """The process that is this member of its partition."""
+
+    member: Member
+
+    def __str__(self) -> str:
+        return f"replica:{self.member}"
+
+
+@dataclass(frozen=True, slots=True)
+class PrimaryOf:
+    """The process that stands for this partition."""
+
+    partition: Partition
+
+    def __str__(self) -> str:
+        return f"primary:{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """Every process that has this partition, at once."""
+
+    partition: Partition
+
+    def __str__(self) -> str:
+        return f"partition:{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +124,10 @@ class Anything:
         return "random"
 
 
-Target = WorkerOf | StandbyAt | TheDriver | ExecutorOf | LinkBetween | Anything
+Target = WorkerOf | ReplicaAt | PrimaryOf | AllOf | StandbyAt | TheDriver | ExecutorOf | LinkBetween | Anything
 
-_NUMBERED: Final = re.compile(r"(worker|standby|executor):([0-9]{1,6})")
+_NUMBERED: Final = re.compile(r"(worker|primary|partition|standby|executor):([0-9]{1,6})")
+_REPLICA: Final = re.compile(r"replica:([0-9]{1,6})\.([0-9]{1,6})")
 _LINK: Final = re.compile(r"(?:link|worker):([0-9]{1,6})-([0-9]{1,6}|driver)")
 
 
@@ -109,10 +142,16 @@ def parse_target(text: str) -> Target:
         match found[1]:
             case "worker":
                 return WorkerOf(Partition(number))
+            case "primary":
+                return PrimaryOf(Partition(number))
+            case "partition":
+                return AllOf(Partition(number))
             case "standby":
                 return StandbyAt(number)
             case _:
                 return ExecutorOf(Partition(number))
+    if found := _REPLICA.fullmatch(text):
+        return ReplicaAt(Member(Partition(int(found[1])), Replica(int(found[2]))))
     if found := _LINK.fullmatch(text):
         one, other = Partition(int(found[1])), None if found[2] == "driver" else Partition(int(found[2]))
         if one != other:
@@ -125,13 +164,32 @@ def worker_of(partition: Partition, present: Present, parallelism: int) -> str:
 
     Raise `NoSuchTarget` if none has it, or if there is no such partition.
     """
+    having = members_of(partition, present, parallelism)
+    return having[min(having)]
+
+
+def members_of(partition: Partition, present: Present, parallelism: int) -> Mapping[Member, str]:
+    """Return the processes that have the partition; raise `NoSuchTarget` if there is none."""
     if partition >= parallelism:
         last = f"partitions 0 to {parallelism - 1}" if parallelism > 1 else "partition 0 only"
         raise NoSuchTarget(f"there is no partition {partition}; the job has {last}")
     having = {has: worker for worker, has in present.items() if has is not None and has.partition == partition}
     if not having:
         raise NoSuchTarget(f"no process has partition {partition} at the moment: the job is starting or recovering")
-    return having[min(having)]
+    return having
+
+
+def member_at(member: Member | None, partition: Partition, present: Present, parallelism: int) -> str:
+    """Return the process that is this member of the partition, None for a primary that is not known.
+
+    Raise `NoSuchTarget` if none is.
+    """
+    having = members_of(partition, present, parallelism)
+    if member is None or member not in having:
+        there = ", ".join(f"replica:{each}" for each in sorted(having))
+        wanted = f"no primary of partition {partition}" if member is None else f"no member {member}"
+        raise NoSuchTarget(f"there is {wanted} at the moment; there is {there}")
+    return having[member]
 
 
 def standby_at(index: int, present: Present) -> str:
@@ -172,8 +230,9 @@ class Kind(Enum):
     """The bytes on connections come later for a time, in order."""
 
 
-_OF_PROCESSES: Final = (WorkerOf, StandbyAt, TheDriver, ExecutorOf, Anything)
-_OF_CONNECTIONS: Final = (WorkerOf, StandbyAt, LinkBetween, Anything)
+_MEMBERS: Final = (WorkerOf, ReplicaAt, PrimaryOf, AllOf)
+_OF_PROCESSES: Final = (*_MEMBERS, StandbyAt, TheDriver, ExecutorOf, Anything)
+_OF_CONNECTIONS: Final = (*_MEMBERS, StandbyAt, LinkBetween, Anything)
 _LASTING: Final = (Kind.STOP, Kind.CUT, Kind.DELAY)
 
 

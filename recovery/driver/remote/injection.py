@@ -7,7 +7,7 @@ good, or with the reason why it cannot be; a fault of the driver itself is answe
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from recovery.driver.attempts.workers import Workers
@@ -16,16 +16,21 @@ from recovery.driver.report.status import RunStatus
 from recovery.events import AnyEvent, EpochCompleted, FaultInjected, WorkerLost
 from recovery.inject.report import Injected
 from recovery.inject.targets import (
+    AllOf,
     Anything,
     ExecutorOf,
     Kind,
     LinkBetween,
     NoSuchTarget,
     Order,
+    PrimaryOf,
+    ReplicaAt,
     StandbyAt,
     Target,
     TheDriver,
     WorkerOf,
+    member_at,
+    members_of,
     standby_at,
     worker_of,
 )
@@ -46,6 +51,23 @@ class _Pending:
     worker: str
     injected: Injected
     reply: Reply
+
+
+class _LastOf:
+    """Answers an order to several processes with the last of their answers, or the first that is an error."""
+
+    def __init__(self, awaited: int, reply: Reply) -> None:
+        self._awaited = awaited
+        self._reply = reply
+        self._error: Exception | None = None
+
+    def answer(self, answer: object) -> None:
+        """Take the answer of one of them."""
+        self._awaited -= 1
+        if isinstance(answer, Exception) and self._error is None:
+            self._error = answer
+        if not self._awaited:
+            self._reply(answer if self._error is None else self._error)
 
 
 class Injection:
@@ -76,16 +98,19 @@ class Injection:
                 reply(self._injected(order, None, means.getpid()))
                 self._before_own(_own_fault(order))
                 return
-            worker = self._who(order.target)
+            workers = self._all(order.target)
             fault = self._fault(order)
         except NoSuchTarget as error:
             reply(error)
             return
-        self._last += 1
-        injected = self._injected(order, worker, self._workers.there[worker].pid)
-        self._pending[self._last] = _Pending(worker, injected, reply)
-        self._note(FaultInjected(at=injected.at, order=str(order), worker=worker, partition=injected.partition, by=by))
-        self._workers.send(worker, Inject(self._last, fault))
+        last = _LastOf(len(workers), reply)
+        for worker in workers:
+            self._last += 1
+            injected = self._injected(order, worker, self._workers.there[worker].pid)
+            self._pending[self._last] = _Pending(worker, injected, last.answer)
+            partition = injected.partition
+            self._note(FaultInjected(at=injected.at, order=str(order), worker=worker, partition=partition, by=by))
+            self._workers.send(worker, Inject(self._last, fault))
 
     def said(self, worker: str, said: SaidByWorker) -> None:
         """Answer the order that this process has answered."""
@@ -114,14 +139,30 @@ class Injection:
         partition = None if worker is None else status.workers.get(worker)
         return Injected(order, now, worker, pid, partition, status.complete, since)
 
+    def _all(self, target: Target) -> Sequence[str]:
+        """Return the processes that the fault is to happen to."""
+        if not isinstance(target, AllOf):
+            return (self._who(target),)
+        status = self._status()
+        members = members_of(target.partition, status.roles, status.parallelism)
+        there = [members[member] for member in sorted(members) if members[member] in self._workers.there]
+        if not there:
+            raise NoSuchTarget(f"the processes of {target} have just gone")
+        return there
+
     def _who(self, target: Target) -> str:
         status = self._status()
         match target:
+            case ReplicaAt(member):
+                worker = member_at(member, member.partition, status.roles, status.parallelism)
+            case PrimaryOf(partition):
+                primary = status.primaries.get(partition)
+                worker = member_at(primary, partition, status.roles, status.parallelism)
             case WorkerOf(partition) | ExecutorOf(partition) | LinkBetween(one=partition):
                 worker = worker_of(partition, status.roles, status.parallelism)
             case StandbyAt(index):
                 worker = standby_at(index, status.roles)
-            case TheDriver() | Anything():
+            case TheDriver() | Anything() | AllOf():
                 raise NoSuchTarget(f"{target} is no process of the job")
         if worker not in self._workers.there:
             raise NoSuchTarget(f"the process of {target} has just gone")
