@@ -21,12 +21,13 @@ from snapshot.host.flow.round_inlet import RoundInlet
 from snapshot.host.partition.agreed_source import AgreedSource
 from snapshot.host.partition.parts import StageParts
 from snapshot.host.partition.source_agreement import SourceAgreement
+from snapshot.host.partition.source_run import at_its_beginning
 from snapshot.host.partition.stage_clock import round_clock
 from snapshot.host.partition.stage_source import Pacing
 from snapshot.host.protocol.options import HostOptions
 from snapshot.ids import ChannelId, Copy, Member, Replica
 from snapshot.program.plan import Stage
-from snapshot.replication.agreement import Append, Message, View
+from snapshot.replication.agreement import Acknowledge, Append, Message, View
 from snapshot.replication.decisions import Decision, SourceEnd, SourceRound
 from statebackend.errors import JobError
 from statebackend.ids import NO_EPOCH, Attempt, Epoch, Generation, Partition, Uid
@@ -253,3 +254,22 @@ def test_a_member_that_comes_to_lead_places_a_marker_behind_an_end_whose_rows_it
         mine.source.read(100)
         mine.source.closes()
     assert mine.cuts == [FIRST]
+
+
+def test_a_split_that_is_assigned_after_a_drained_source_has_ended_is_left_to_another_run() -> None:
+    mine = Mine(Replica(0), leads=Replica(0))
+    mine.source.drain()
+    mine.now += 2 * TICK
+    mine.source.read(100)
+    assert isinstance(mine.proposed[-1], SourceEnd)
+    mine.source.splits.assign(["1"], last=True)
+    mine.agreement.triggered(FIRST, Then.READ_ON)
+    mine.now += 2 * TICK
+    mine.source.read(100)
+    for peer in mine.peers - {Replica(0)}:
+        mine.agreement.heard(peer, Acknowledge(1, len(mine.proposed)))
+    while mine.source.marker() is None:
+        mine.source.read(100)
+        mine.source.closes()
+    assert at_its_beginning("1") in mine.source.positions()
+    assert [at.split for at in mine.source.positions()] == ["0", "1"]

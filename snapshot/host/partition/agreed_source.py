@@ -18,6 +18,7 @@ from snapshot.cut.pauses import Then
 from snapshot.host.partition.opening import StatePlacement
 from snapshot.host.partition.round_source import RoundSource
 from snapshot.host.partition.source_agreement import SourceAgreement
+from snapshot.host.partition.source_run import at_its_beginning
 from snapshot.host.partition.stage_clock import StageClock
 from snapshot.host.protocol.stage_now import SourceNow
 from snapshot.program.plan import Stage
@@ -111,10 +112,19 @@ class AgreedSource(RoundSource):
     def close_for(self, epoch: Epoch, then: Then) -> SourceRound | None:
         """Return the round that has all that was read, and note that the epoch is cut behind it; None at the end."""
         closing = None if self._ending else self._round(self._driver_time())
-        self._positions[epoch] = self._at_end if self._ending else self.splits.positions()
+        self._positions[epoch] = self._behind_the_end() if self._ending else self.splits.positions()
         if epoch > self._over:
             self._pauses.triggered(epoch, then)
         return closing
+
+    def _behind_the_end(self) -> tuple[SplitPosition, ...]:
+        """Return where splits were at the end, with those that were assigned since then: no row of these is handed out.
+
+        A drained source is told of splits until the driver has heard of its end; another run reads them.
+        """
+        there = {at.split for at in self._at_end}
+        later = [at_its_beginning(at.split) for at in self.splits.positions() if at.split not in there]
+        return (*self._at_end, *later)
 
     def _round(self, now: int) -> SourceRound:
         ends = tuple((split, end) for split, end in self._rows.ends() if end > self._ends.get(split, 0))

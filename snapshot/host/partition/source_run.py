@@ -303,6 +303,11 @@ class SourceRun:
         return None
 
 
+def at_its_beginning(split: str) -> SplitPosition:
+    """Return the position of a split of which nothing was read."""
+    return SplitPosition(split, Json.of({_AT: None}))
+
+
 def read_to(position: Json) -> JsonLike:
     """Return how far a split was read, as its source said it in a cut; raise `WrongPosition` if it is no position."""
     value = position.value()
