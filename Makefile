@@ -11,7 +11,7 @@ PROFILE ?= ci
 AT_ONCE ?= 3
 BIN := $(VENV)/bin
 SERVERS := $(VENV)/servers .servers/versitygw .servers/kafka.stamp .servers/hadoop.stamp .servers/postgres.stamp \
-	.servers/prometheus.stamp .servers/pravega.stamp .servers/chromium.stamp
+	.servers/prometheus.stamp .servers/pravega.stamp .servers/chromium.stamp .servers/spark-kafka.stamp
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -60,6 +60,12 @@ test-specs: $(VENV)/test .servers/tlc.stamp  ## histories of the protocols are c
 .servers/kafka.stamp: tests/servers/kafka.pom.xml
 	rm -rf .servers/kafka
 	mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.servers/kafka
+	@touch $@
+
+# Spark's own source for Kafka, by Maven in the same way.
+.servers/spark-kafka.stamp: tests/servers/spark_kafka.pom.xml
+	rm -rf .servers/spark-kafka
+	mvn -q -B -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/.servers/spark-kafka
 	@touch $@
 
 # The jars of HDFS and YARN, by Maven in the same way.

@@ -20,7 +20,7 @@ from examples import clicks, simulated_recovery
 ROOT = Path(__file__).parent.parent
 DRAWING = ("simulated_recovery", "third_party_protocol", "wrong_protocol")
 STREAMS = ("word_count", "unpaid_orders", "fraud_rules")
-ON_SPARK = ("visits_in_spark", "structured_streaming", "clicks")
+ON_SPARK = ("visits_in_spark", "structured_streaming", "moved_query", "clicks")
 WITH_SERVERS = ("kafka_to_kafka",)
 UNTIL_STOPPED = ("points",)
 
