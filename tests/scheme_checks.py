@@ -6,6 +6,7 @@ machines of the schemes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,7 +27,7 @@ from snapshot.testing.history import Violation
 def watch(patch: MonkeyPatch, *, batches: bool) -> None:
     """Raise `Violation` at the end of a history in which a source, the driver or a sink broke its scheme's promise."""
     broken: list[str] = []
-    _judge_at_the_end(patch, broken)
+    judge_at_the_end(patch, broken)
     _watch_triggers(patch, broken)
     if batches:
         _watch_batches(patch, broken)
@@ -35,11 +36,13 @@ def watch(patch: MonkeyPatch, *, batches: bool) -> None:
         _watch_pauses(patch, broken)
 
 
-def _judge_at_the_end(patch: MonkeyPatch, broken: list[str]) -> None:
+def judge_at_the_end(patch: MonkeyPatch, broken: list[str], begin_anew: Callable[[], object] = lambda: None) -> None:
+    """Raise `Violation` at the end of a history with what is broken by then; `begin_anew` is called when it begins."""
     begin, check_end = JobObserver.__init__, JobObserver.check_end
 
     def made(self: JobObserver, *given: Any, **named: Any) -> None:
         broken.clear()
+        begin_anew()
         begin(self, *given, **named)
 
     def checked(self: JobObserver, *given: Any, **named: Any) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 import tests.planted.commit
 import tests.planted.cut
+import tests.planted.joins
 import tests.planted.schemes
 import tests.planted.state
 import tests.planted.storage
