@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from recovery.events import NoEpochs as NoEpochs
     from recovery.events import NotJoined as NotJoined
     from recovery.events import OrphansDeleted as OrphansDeleted
+    from recovery.events import PartitionLost as PartitionLost
+    from recovery.events import PartitionReplaced as PartitionReplaced
     from recovery.events import PartitionRestored as PartitionRestored
     from recovery.events import PeerRefused as PeerRefused
     from recovery.events import PrimaryMoved as PrimaryMoved
@@ -101,6 +103,7 @@ if TYPE_CHECKING:
     from recovery.savepoints.rescaling import CannotRescale as CannotRescale
     from recovery.savepoints.rescaling import rescale as rescale
     from recovery.savepoints.spark_state import from_spark as from_spark
+    from recovery.schemes.acks import Acks as Acks
     from recovery.schemes.active import Active as Active
     from recovery.schemes.micro_batches import MicroBatches as MicroBatches
     from recovery.schemes.passive import Passive as Passive
@@ -160,6 +163,8 @@ _HOME = {
         "JoinMarks",
         "NotJoined",
         "OrphansDeleted",
+        "PartitionLost",
+        "PartitionReplaced",
         "PartitionRestored",
         "PrimaryMoved",
         "PeerRefused",
@@ -189,6 +194,7 @@ _HOME = {
     "recovery.savepoints.repairing": ("CannotRepair", "repair"),
     "recovery.savepoints.rescaling": ("CannotRescale", "rescale"),
     "recovery.savepoints.spark_state": ("from_spark",),
+    "recovery.schemes.acks": ("Acks",),
     "recovery.schemes.active": ("Active",),
     "recovery.schemes.micro_batches": ("MicroBatches",),
     "recovery.schemes.passive": ("Passive",),

@@ -453,6 +453,26 @@ class Collapsed(Event):
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLost(Event):
+    """The process of a partition is gone; the partition restarts alone, and all others go on."""
+
+    member: Member
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionReplaced(Event):
+    """A partition that restarted alone has its state again, as this member."""
+
+    member: Member
+    worker: str
+    epoch: Epoch | None
+    """From which it goes on; None from the beginning."""
+    took_ms: float
+    """From the loss of its process until then."""
+
+
 AnyEvent = (
     Described
     | Claimed
@@ -475,6 +495,8 @@ AnyEvent = (
     | NotJoined
     | RedundancyRestored
     | Collapsed
+    | PartitionLost
+    | PartitionReplaced
     | EpochTriggered
     | EpochSkipped
     | EpochCompleted

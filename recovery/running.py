@@ -361,7 +361,7 @@ def run(
         if not wanted.is_new and not given.take_over:
             refuse_second_start(birth.job, absolute(uri), {local, home})
         plan = program.plan(birth.max_parallelism)
-        scheme.check(given.coordinator, plan.sources)
+        scheme.check(given.coordinator, plan)
         _examine(plan, birth.job, available_now=given.available_now)
         events_file = given.events or local / "events.jsonl"
         made.expect(local, events_file)

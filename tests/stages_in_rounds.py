@@ -262,7 +262,7 @@ class Job:
                     of_source, cut = stage.source is not None, partial(self._cut, wire)
                     ends = [Line(copy, of_source=of_source, cut=cut) for copy in ways]
                     self.lines.update((end.copy, end) for end in ends)
-                    outlets[channel] = parts.outlet(ends)
+                    outlets[channel] = parts.outlet(channel, ends)
             self._outlets[member] += outlets.values()
             sinks = {sink.uid: self.sinks.setdefault((sink.uid, member), Kept(self.clock)) for sink in stage.sinks}
             run = StageRun(stage, placement, None, outlets, sinks, lambda *_: None, lambda: None, Attempt(1), parts)

@@ -13,8 +13,8 @@ from snapshot import EOF, Collection, Kafka, Program, Stream, ToDriver
 from snapshot.cut.frames import MarkerMode
 from snapshot.epochs.coordinator_options import ContradictingOptions, CoordinatorOptions
 from snapshot.host.protocol.wiring import InRounds
+from snapshot.program.plan import Plan
 from statebackend.durations import NotADuration
-from statebackend.ids import Uid
 from tests.program_parts import clicks
 from tests.shop_job import SALES, sale, start, totals
 
@@ -57,11 +57,13 @@ def test_markers_that_overtake_are_refused_before_anything_starts(
 
 
 def test_a_source_that_may_go_on_behind_another_gap_when_it_is_read_again_is_refused_by_name() -> None:
-    skipping = {Uid("records"): Kafka("localhost:9092", "topic", on_gap="skip")}
+    def read(source: Kafka) -> Plan:
+        return Program.of(Stream.read(source, uid="records").write(ToDriver(), uid="out")).plan(16)
+
     with pytest.raises(ContradictingOptions, match=r"the source records cannot be read .* say on_gap='fail'"):
-        Active().check(CoordinatorOptions(), skipping)
-    Active().check(CoordinatorOptions(), {Uid("records"): Kafka("localhost:9092", "topic")})
-    Active().check(CoordinatorOptions(), clicks().write(ToDriver(), uid="out").plan(16).sources)
+        Active().check(CoordinatorOptions(), read(Kafka("localhost:9092", "topic", on_gap="skip")))
+    Active().check(CoordinatorOptions(), read(Kafka("localhost:9092", "topic")))
+    Active().check(CoordinatorOptions(), clicks().write(ToDriver(), uid="out").plan(16))
 
 
 def test_a_tree_goes_from_one_scheme_to_the_other_and_back(tmp_path: Path) -> None:

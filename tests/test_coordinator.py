@@ -15,6 +15,7 @@ from snapshot.epochs.coordinator_events import (
     CommitFailed,
     Committed,
     Complete,
+    ContributorBack,
     ContributorChanged,
     CoordinatorInstruction,
     Declined,
@@ -624,6 +625,49 @@ def test_a_contributor_that_changes_in_an_attempt_that_breaks_begins_nowhere() -
     coordinator.handle(AttemptStarted(of_attempt(2), BOTH))
     assert coordinator.handle(changed(attempt=1)) == []
     assert coordinator.handle(changed(attempt=2)) == [Promote(Partition(0), epoch(1))]
+
+
+def test_no_epoch_begins_while_a_contributor_is_absent() -> None:
+    coordinator = triggered(10)
+    gone = ContributorChanged(of_attempt(1), Partition(1), absent=True)
+    assert coordinator.handle(gone) == [Abandon(epoch(1), CHANGED, "partition 1"), Promote(Partition(1), None)]
+    assert coordinator.handle(Ticked(20)) == [Skipped(SkipReason.ABSENT)]
+    assert coordinator.handle(SavepointRequested()) == [Skipped(SkipReason.ABSENT)]
+    assert coordinator.handle(ContributorBack(of_attempt(1), Partition(0))) == []
+    assert coordinator.handle(Ticked(30)) == [Skipped(SkipReason.ABSENT)]
+    assert coordinator.handle(ContributorBack(of_attempt(2), Partition(1))) == []
+    assert coordinator.handle(Ticked(40)) == [Skipped(SkipReason.ABSENT)]
+    assert coordinator.handle(ContributorBack(of_attempt(1), Partition(1))) == []
+    assert coordinator.handle(Ticked(50)) == [trigger(2)]
+
+
+def test_the_next_attempt_does_not_wait_for_a_contributor_that_was_absent() -> None:
+    coordinator = triggered()
+    coordinator.handle(ContributorChanged(of_attempt(1), Partition(1), absent=True))
+    coordinator.handle(AttemptBroken(of_attempt(1), ""))
+    coordinator.handle(AttemptStarted(of_attempt(2), BOTH))
+    assert coordinator.handle(EpochRequested()) == [trigger(1)]
+
+
+def test_epochs_go_on_when_the_last_one_was_given_up_and_another_one_is_complete() -> None:
+    coordinator = triggered()
+    coordinator.handle(EpochRequested(last=True))
+    coordinator.handle(changed())
+    assert coordinator.handle(Ticked(10)) == [trigger(2)]
+    acknowledge(coordinator, 2)
+    coordinator.handle(Published(epoch(2)))
+    assert coordinator.handle(Ticked(20)) == [trigger(3)]
+
+
+def test_epochs_go_on_after_the_last_one_for_a_contributor_that_may_do_again_what_it_had_done() -> None:
+    coordinator = triggered()
+    coordinator.handle(EpochRequested(last=True))
+    acknowledge(coordinator, 1)
+    coordinator.handle(Published(epoch(1)))
+    assert coordinator.handle(Ticked(10)) == []
+    coordinator.handle(ContributorChanged(of_attempt(1), Partition(0), absent=True))
+    coordinator.handle(ContributorBack(of_attempt(1), Partition(0)))
+    assert coordinator.handle(Ticked(20)) == [trigger(2)]
 
 
 # --- attempts

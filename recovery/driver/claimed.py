@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Final
 
 from recovery import events as log
 from recovery.decisions.restarts import Cause, Failure
@@ -20,7 +21,7 @@ from recovery.driver.attempts.joins import Joins, OfJoins
 from recovery.driver.attempts.moves import HandOver
 from recovery.driver.attempts.rebalancer import Rebalancer
 from recovery.driver.attempts.requests import End
-from recovery.driver.attempts.run import AttemptRun
+from recovery.driver.attempts.run import AttemptRun, Replacing
 from recovery.driver.attempts.standbys import Standbys
 from recovery.driver.claim import Start
 from recovery.driver.epochs import Epochs, Outcome
@@ -30,7 +31,7 @@ from recovery.driver.settings.job import JobSettings
 from recovery.driver.tree.damage import faults_of, files_in_doubt
 from recovery.driver.tree.manifests import all_transactions_in
 from recovery.schemes.rolling_back import BreakAttempt, Consequence, GiveUpJob, before, failure_of
-from recovery.schemes.scheme import Broken, Masked
+from recovery.schemes.scheme import Broken, Masked, Replaced
 from snapshot import fail_points
 from snapshot.epochs import coordinator_events as events
 from snapshot.fail_points import reached
@@ -54,6 +55,7 @@ from snapshot.host.protocol.messages import (
     StandDown,
     StandsAt,
     Suspects,
+    Unreachable,
     WantsSplit,
 )
 from snapshot.ids import Member
@@ -61,8 +63,11 @@ from statebackend import means
 from statebackend.ids import Epoch, Incarnation
 
 OfEpochs = Acknowledgement | HasCommitted | Declining | CannotCommit
-OfAttempt = Restored | FirstOutput | WantsSplit | AllEnded | Figures | CommitPutOff | Delivery | Suspects
+OfAttempt = Restored | FirstOutput | WantsSplit | AllEnded | Figures | CommitPutOff | Delivery | Suspects | Unreachable
 FromPartition = OfEpochs | Failed | OfAttempt | OfJoins
+
+_UNTIL_HEARD: Final = 0.5
+"""Seconds in which the loss of a process is heard otherwise, if that is why another one does not reach it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +219,12 @@ class ClaimedJob:
             case Restored(_, _, downloaded_ms):
                 clock.restored(self._now(), downloaded_ms)
                 self._note(worker_events.restored(message))
-                if not self._joins.restored(member) and attempt.restored(member):
+                if self._joins.restored(member):
+                    return
+                is_last, replacing = attempt.restored(member), attempt.replaced(member)
+                if replacing is not None:
+                    self._replaced(attempt, replacing)
+                elif is_last:
                     self._all_restored(attempt)
             case WantsSplit(partition=partition, uid=uid, heard=heard):
                 attempt.wanted(partition, uid, heard)
@@ -223,6 +233,8 @@ class ClaimedJob:
                 self._end_if_all_have(attempt)
             case Suspects():
                 self._suspected(attempt, member, message)
+            case Unreachable():
+                self._unreachable(attempt, member, message)
             case Delivery():
                 self._environment.deliveries.add(message)
             case _ if not self._record.scheme.stands_for(member):
@@ -281,6 +293,15 @@ class ClaimedJob:
             case Overtaken(by):
                 self.epochs.tell(events.Fenced(by))
 
+    def _replaced(self, attempt: AttemptRun, replacing: Replacing) -> None:
+        """Go on with epochs, as a partition that restarted alone is restored."""
+        member, took = replacing.successor, self._now() - replacing.since
+        (worker,) = attempt.workers_of((member,))
+        self._note(
+            log.PartitionReplaced(at=means.wall(), member=member, worker=worker, epoch=replacing.epoch, took_ms=took)
+        )
+        self.epochs.contributor_back(member.partition)
+
     def _all_restored(self, attempt: AttemptRun) -> None:
         attempt.started()
         self._record.clock.opened(self._now())
@@ -300,7 +321,7 @@ class ClaimedJob:
         """Ask the scheme what it means that a member is gone, or cannot go on."""
         attempt = self._attempt_of(failure.incarnation)
         member = None if attempt is None else attempt.deployed.get(worker)
-        if attempt is not None and member is None and attempt.has_replicas:
+        if attempt is not None and member is None and (attempt.has_replicas or attempt.has_changed):
             return  # the others go on without it already
         if attempt is not None and member is not None and attempt.takes_epochs:
             own = self._joins.is_entering(member) and failure.cause is not Cause.FORGED
@@ -323,8 +344,28 @@ class ClaimedJob:
         if verdict is not None:
             self._follow_loss(attempt, suspected, verdict, failure)
 
-    def _follow_loss(self, attempt: AttemptRun, member: Member, verdict: Masked | Broken, failure: Failure) -> None:
+    def _unreachable(self, attempt: AttemptRun, by: Member, said: Unreachable) -> None:
+        """Have a partition restart that another one cannot reach, unless it is lost, and this is how that was heard."""
+
+        def judge() -> None:
+            if self._closed or self.deployment.attempt is not attempt:
+                return
+            for worker in attempt.workers_of((said.member,)):
+                reason = f"member {by} does not reach it: {said.reason}"
+                self._member_failed(worker, Failure(attempt.incarnation, Cause.CHANNEL, reason, said.member.partition))
+
+        self._loop.call_at(self._loop.now() + _UNTIL_HEARD, judge)
+
+    def _follow_loss(
+        self, attempt: AttemptRun, member: Member, verdict: Masked | Replaced | Broken, failure: Failure
+    ) -> None:
         match verdict:
+            case Replaced(successor):
+                self._note(log.PartitionLost(at=means.wall(), member=member, reason=failure.reason))
+                for worker in attempt.workers_of((member,)):
+                    attempt.lost(worker, successor, self._now())
+                self._record.endings.attempt_over()
+                self.epochs.contributor_changed(member.partition, absent=True)
             case Broken(collapsed):
                 if collapsed is not None:
                     self._note(log.Collapsed(at=means.wall(), partition=collapsed, reason=failure.reason))

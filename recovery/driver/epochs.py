@@ -334,14 +334,25 @@ class Epochs:
             self._environment.workers.send_all(over, (worker,))
         self._joins.over(epoch, complete=True)
 
-    def contributor_changed(self, partition: Partition) -> None:
-        """Give up what the former primary of a partition had to do with epochs, and let the new one begin."""
-        self.tell(events.ContributorChanged(self.incarnation, partition))
+    def contributor_changed(self, partition: Partition, *, absent: bool = False) -> None:
+        """Give up what the former primary of a partition had to do with epochs, and let the new one begin.
+
+        If it is `absent`, no epoch begins until it is back.
+        """
+        self.tell(events.ContributorChanged(self.incarnation, partition, absent))
+
+    def contributor_back(self, partition: Partition) -> None:
+        """Begin epochs again, now that a partition is restored that was not there."""
+        self.tell(events.ContributorBack(self.incarnation, partition))
+        self._loop.call_soon(self._ask_for_what_is_wanted)
 
     def _promote(self, partition: Partition, epoch: Epoch | None) -> None:
-        """Tell the primary of the partition at which epoch it begins, and what of that is left for it to do."""
+        """Tell the primary of the partition at which epoch it begins, and what of that is left for it to do.
+
+        A partition without a process restarts from there.
+        """
         attempt, scheme = self._deployment.attempt, self._record.scheme
-        if attempt is None:
+        if attempt is None or self._deployment.replace(partition, epoch):
             return
         manifest = self._tree.manifest(epoch) if epoch != attempt.began_from else None
         primary = [

@@ -5,7 +5,6 @@ Invariant: what a partition does follows from what its channels contain; a schem
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from recovery.restart_strategies import Restarts
@@ -16,9 +15,9 @@ from snapshot.cut.frames import MarkerMode
 from snapshot.epochs.coordinator_options import ContradictingOptions, CoordinatorOptions, Rhythm
 from snapshot.host.protocol.options import Following
 from snapshot.host.protocol.wiring import InRounds, Wiring
-from snapshot.program.source import MayDiffer, Source
+from snapshot.program.plan import Plan
+from snapshot.program.source import MayDiffer
 from statebackend.durations import Duration, milliseconds
-from statebackend.ids import Uid
 
 _MOST: int = 3
 
@@ -70,7 +69,7 @@ class Active:
         """Return the one of the fallback: epochs overlap."""
         return self.fallback.rhythm
 
-    def check(self, options: CoordinatorOptions, sources: Mapping[Uid, Source]) -> None:
+    def check(self, options: CoordinatorOptions, plan: Plan) -> None:
         """Raise `ContradictingOptions` if what a marker overtakes, or a source gives, would depend on the moment."""
         if options.mode is not MarkerMode.ALIGNED or options.alignment_timeout is not None:
             given = (
@@ -80,7 +79,7 @@ class Active:
                 f"{given}, and the scheme is Active: what such markers overtake depends on the moment at which they "
                 "arrive, and in rounds nothing may; markers wait for nothing there, so leave it out"
             )
-        for uid, source in sources.items():
+        for uid, source in plan.sources.items():
             if isinstance(source, MayDiffer) and source.why_it_may_differ:
                 raise ContradictingOptions(
                     f"the source {uid} cannot be read under the scheme Active: {source.why_it_may_differ}"

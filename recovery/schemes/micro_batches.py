@@ -5,7 +5,6 @@ Invariant: rows of one batch alone are under way at a time, and none of them is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from recovery.schemes.passive import Passive, PassiveRun
@@ -13,9 +12,8 @@ from recovery.schemes.synchronous import refuse_overtaking
 from snapshot.cut.pauses import Then
 from snapshot.epochs.coordinator_options import ContradictingOptions, CoordinatorOptions, Rhythm
 from snapshot.host.protocol.wiring import InBatches, Wiring
-from snapshot.program.source import Source
+from snapshot.program.plan import Plan
 from statebackend.durations import Duration, milliseconds
-from statebackend.ids import Uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +50,9 @@ class MicroBatches(Passive):
         """Let one batch follow the other."""
         return Rhythm.ONE_BY_ONE
 
-    def check(self, options: CoordinatorOptions, sources: Mapping[Uid, Source]) -> None:
+    def check(self, options: CoordinatorOptions, plan: Plan) -> None:
         """Raise `ContradictingOptions` for markers that overtake, and for batches that may be given up while read."""
-        del sources
+        del plan
         refuse_overtaking(options, "MicroBatches", "the rows of a batch are under way only until it is complete")
         if options.timeout <= options.interval:
             raise ContradictingOptions(

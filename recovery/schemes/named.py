@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from recovery.restart_strategies import NoRestart
+from recovery.schemes.acks import Acks
 from recovery.schemes.active import Active
 from recovery.schemes.micro_batches import MicroBatches
 from recovery.schemes.passive import Passive
@@ -20,6 +21,7 @@ from snapshot.host.protocol.options import Following
 NAMED: Final[Mapping[str, Callable[[int], Scheme]]] = {
     "passive": Passive,
     "active": lambda standbys: Active(fallback=Passive(standbys)),
+    "acks": Acks,
     "micro-batches": MicroBatches,
     "synchronous": Synchronous,
 }
@@ -48,6 +50,7 @@ COMPARED: Final[Mapping[str, Compared]] = {
     ),
     "active": Compared(Active(replicas=2), "two processes do the work of each partition; one of them may be lost"),
     "synchronous": Compared(Synchronous(), "as passive, and sources stand still while an epoch is taken"),
+    "acks": Compared(Acks(), "a lost partition restarts alone; rows may come twice, and count twice in totals"),
     "micro-batches": Compared(MicroBatches(), "as passive, and rows are read and shown batch by batch"),
 }
 """The schemes that can be compared. One that is added here takes part in comparisons without any other change."""

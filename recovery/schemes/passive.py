@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from recovery.decisions.restarts import Cause
 from recovery.restart_strategies import ExponentialDelay, Restarts
 from recovery.schemes.placing import place
-from recovery.schemes.scheme import Broken, Processes, Scheme, TriggerPlan
+from recovery.schemes.scheme import Broken, Processes, Replaced, Scheme, TriggerPlan
 from snapshot.cut.pauses import Then
 from snapshot.epochs.coordinator_options import CoordinatorOptions, Rhythm
 from snapshot.host.protocol.options import Following
 from snapshot.host.protocol.wiring import ByArrival, Wiring
 from snapshot.ids import Member
-from snapshot.program.source import Source
+from snapshot.program.plan import Plan
 from statebackend.durations import Duration
-from statebackend.ids import Partition, Uid
+from statebackend.ids import Partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ class Passive:
         """Let epochs overlap."""
         return Rhythm.OVERLAPPING
 
-    def check(self, options: CoordinatorOptions, sources: Mapping[Uid, Source]) -> None:
-        """Take any options and sources."""
+    def check(self, options: CoordinatorOptions, plan: Plan) -> None:
+        """Take any options and plan."""
 
     @property
     def ready(self) -> Following:
@@ -103,7 +103,7 @@ class PassiveRun:
         """Return the process of each partition; None while there are too few processes."""
         return place(self._members, processes)
 
-    def lost(self, member: Member, cause: Cause) -> Broken:
+    def lost(self, member: Member, cause: Cause) -> Replaced | Broken:
         """Break the attempt, whatever has happened to whom."""
         del member, cause
         return Broken()

@@ -18,10 +18,10 @@ from snapshot.host.protocol.messages import Hello
 from snapshot.host.protocol.options import Following
 from snapshot.host.protocol.wiring import Wiring
 from snapshot.ids import Member
-from snapshot.program.source import Source
+from snapshot.program.plan import Plan
 from snapshot.replication.agreement import View
 from statebackend.durations import Duration
-from statebackend.ids import Epoch, Partition, Uid
+from statebackend.ids import Epoch, Partition
 
 USUAL_INTERVAL: Final = "1s"
 """The interval of epochs if nothing says another."""
@@ -41,8 +41,8 @@ class Scheme(Protocol):
     def rhythm(self) -> Rhythm:
         """Return how one epoch follows the other."""
 
-    def check(self, options: CoordinatorOptions, sources: Mapping[Uid, Source]) -> None:
-        """Raise `ContradictingOptions` if a job with these options and sources cannot run under it."""
+    def check(self, options: CoordinatorOptions, plan: Plan) -> None:
+        """Raise `ContradictingOptions` if a job with these options and this plan cannot run under it."""
 
     def processes(self, parallelism: int) -> int:
         """Return how many processes a job of so many partitions is to have."""
@@ -123,6 +123,13 @@ class Masked:
 
 
 @dataclass(frozen=True, slots=True)
+class Replaced:
+    """The other partitions go on, and this one alone restarts, from the last complete epoch: as another member."""
+
+    by: Member
+
+
+@dataclass(frozen=True, slots=True)
 class TriggerPlan:
     """The way in which an epoch is begun: the members `told` hear of it, and their sources then go on like this."""
 
@@ -159,7 +166,7 @@ class SchemeRun(Protocol):
     def view(self, partition: Partition) -> View | None:
         """Return the members of a partition as they are told at the start of the attempt; None if it has one."""
 
-    def lost(self, member: Member, cause: Cause) -> Masked | Broken:
+    def lost(self, member: Member, cause: Cause) -> Masked | Replaced | Broken:
         """Return what it means that a member of the attempt is gone, or cannot go on."""
 
     def suspected(self, by: Member, of: Member, view: int) -> Masked | Broken | None:

@@ -5,16 +5,14 @@ Invariant: no row that was read after a cut is processed while the cut's epoch i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from recovery.schemes.passive import Passive, PassiveRun
 from snapshot.cut.frames import MarkerMode
 from snapshot.cut.pauses import Then
 from snapshot.epochs.coordinator_options import ContradictingOptions, CoordinatorOptions, Rhythm
-from snapshot.program.source import Source
+from snapshot.program.plan import Plan
 from statebackend.durations import Duration, milliseconds
-from statebackend.ids import Uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +39,9 @@ class Synchronous(Passive):
         """Let sources read between two epochs for as long as they stood still."""
         return Rhythm.WITH_REST
 
-    def check(self, options: CoordinatorOptions, sources: Mapping[Uid, Source]) -> None:
+    def check(self, options: CoordinatorOptions, plan: Plan) -> None:
         """Raise `ContradictingOptions` for markers that overtake, as nothing is in their way."""
-        del sources
+        del plan
         refuse_overtaking(options, "Synchronous", "rows are under way only until the marker has come through")
 
     def begin(self, parallelism: int) -> PassiveRun:

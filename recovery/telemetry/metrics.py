@@ -98,6 +98,8 @@ _EVENTS: Final = (
     ("numReplicasJoined", "RedundancyRestored", "Members that came to partitions which had lost one."),
     ("numPrimariesMoved", "PrimaryMoved", "Times that another member came to stand for its partition."),
     ("numCollapses", "Collapsed", "Times that no member of a partition was left."),
+    ("numPartitionsLost", "PartitionLost", "Partitions that lost their process while all others went on."),
+    ("numPartitionsReplaced", "PartitionReplaced", "Partitions that restarted alone and have their state again."),
     ("numProcessesJoined", "WorkerJoined", "Processes that came."),
     ("numProcessesLost", "WorkerLost", "Processes that are gone."),
     ("numPeersRefused", "PeerRefused", "Times that callers were turned away at a port; of very many, not each."),

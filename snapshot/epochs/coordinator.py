@@ -25,6 +25,7 @@ from snapshot.epochs.coordinator_events import (
     Committed,
     Complete,
     Content,
+    ContributorBack,
     ContributorChanged,
     CoordinatorEvent,
     CoordinatorInstruction,
@@ -120,6 +121,7 @@ class Coordinator(Generic[Content]):
         self._ready: list[Epoch] = []  # acknowledged by all, waiting for a publication before them; ascending
         self._publishing: Epoch | None = None
         self._promoting: list[Partition] = []  # to new contributors, when the publication is over
+        self._absent: set[Partition] = set()
         self._last: Epoch | None = None
         self._uncommitted: dict[Epoch, set[Partition]] = {epoch: set() for epoch in sorted(uncommitted)}
         self._committed_by: dict[Partition, Epoch] = {}  # how far each has committed in this attempt
@@ -174,6 +176,10 @@ class Coordinator(Generic[Content]):
                 return self._broken(event)
             case ContributorChanged():
                 return self._contributor_changed(event)
+            case ContributorBack(incarnation, partition):
+                if self._is_current(incarnation):
+                    self._absent.discard(partition)
+                return []
             case Declined():
                 return self._declined(event)
             case Published(epoch):
@@ -219,6 +225,8 @@ class Coordinator(Generic[Content]):
             return self._skip(SkipReason.NOT_RUNNING)
         if self._promoting:
             return self._skip(SkipReason.PROMOTING)
+        if self._absent:
+            return self._skip(SkipReason.ABSENT)
         self._number += 1
         epoch = Epoch(self._incarnation.generation, self._number)
         marker = Marker(epoch, MarkerMode.ALIGNED if savepoint else self._options.mode, savepoint)
@@ -345,6 +353,8 @@ class Coordinator(Generic[Content]):
 
     def _abandon(self, epoch: Epoch, reason: AbandonReason, detail: str = "") -> list[CoordinatorInstruction[Content]]:
         self._over(self._in_flight.pop(epoch))
+        if epoch == self._last:  # others follow it, also when one of them is complete
+            self._last = None
         self.statistics.abandoned += 1
         return [Abandon(epoch, reason, detail)]
 
@@ -357,6 +367,9 @@ class Coordinator(Generic[Content]):
         instructions = self._abandon_all(AbandonReason.CONTRIBUTOR_CHANGED, detail)
         if event.partition not in self._promoting:
             self._promoting.append(event.partition)
+        if event.absent:  # it may do again what it had done by the epoch that was to be the last one
+            self._absent.add(event.partition)
+            self._last = None
         return instructions if self._publishing is not None else [*instructions, *self._promote()]
 
     def _promote(self) -> list[CoordinatorInstruction[Content]]:
@@ -428,6 +441,7 @@ class Coordinator(Generic[Content]):
         self._has_run = self._state is CoordinatorState.RUNNING
         self._state = CoordinatorState.BROKEN
         self._promoting.clear()
+        self._absent.clear()
         instructions = self._abandon_all(AbandonReason.ATTEMPT_BROKEN, event.reason)
         return instructions if self._publishing is not None else [*instructions, *self._roll_back()]
 

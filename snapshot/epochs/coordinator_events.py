@@ -73,8 +73,18 @@ class ContributorChanged:
     """Another process acknowledges for a partition from now on, in the same attempt: the one that did so is gone.
 
     Of the epochs in flight only the one that is being published can still be complete, as nothing else of them is to be
-    had. None is triggered until it is known where the new contributor begins.
+    had. None is triggered until it is known where the new contributor begins, and if it is `absent`, as it has yet to
+    restore that, until it is back.
     """
+
+    incarnation: Incarnation
+    partition: Partition
+    absent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ContributorBack:
+    """The process that was absent has restored its partition, and takes part in epochs."""
 
     incarnation: Incarnation
     partition: Partition
@@ -152,6 +162,7 @@ CoordinatorEvent = (
     | AttemptStarted
     | AttemptBroken
     | ContributorChanged
+    | ContributorBack
     | Acknowledged[Content]
     | Declined
     | Published
@@ -179,6 +190,7 @@ class SkipReason(Enum):
     IN_FLIGHT = "as many epochs are in flight as may be"
     NOT_RUNNING = "no attempt is running"
     PROMOTING = "a partition's primary has changed, and an epoch is being published"
+    ABSENT = "a partition is being restored"
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,9 @@ class Links:
         on_frame: OnFrame,
         on_drained: Callable[[], object],
         tls: TlsSide | None = None,
+        beside: Sequence[ChannelId] = (),
     ) -> None:
+        """Connect; `beside` are channels from and to this process that are not of the plan."""
         self._deploy = deploy
         self._secret = secret
         self._loop = loop
@@ -140,6 +142,8 @@ class Links:
             for edge in stage.inputs
             for by in edge.senders(partition, parallelism)
         ]
+        self._begin.update((channel, True) for channel in beside if channel.sender == partition)
+        self._end += [channel for channel in beside if channel.receiver == partition]
         self._addresses = {member: address for member, address in deploy.peers.items() if member != own}
         self._peers: dict[Member, _Peer] = {}
         self._sending: dict[Copy, Sending] = {}
@@ -179,17 +183,17 @@ class Links:
     # --- members come and go --------------------------------------------------------------------------------------
 
     def expect(self, member: Member, address: Address) -> None:
-        """Connect a member that comes later, and whose number no other had: `Joined` or `NotConnected` follows.
+        """Connect a member that comes later, and whose number no other had.
 
-        It is expected after `Ready`, when receiving has begun. If it is of the same partition, it makes the connection
-        on which the two agree.
+        `Joined` or `NotConnected` follows, or `Ready` if that was not said yet. A member of the same partition makes
+        the connection on which the two agree.
         """
         self._addresses[member] = address
         expected: set[Way] = {*self._copies_from(member), *self._peerings(member, self._own)}
         self._peers[member] = _Peer(address, expected=expected)
         for copy in sorted(self._copies_to(member)):
             self._connect(copy)
-        self._loop.call_soon(lambda: self._join_if_complete(member))
+        self._loop.call_soon(lambda: self._stands(member))
 
     def drop(self, member: Member) -> None:
         """Close all connections with a member that is gone, whether they stand already or not."""
@@ -197,6 +201,8 @@ class Links:
         if peer is not None:
             peer.close()
         self._addresses.pop(member, None)
+        if not self._began:
+            self._loop.call_soon(self._begin_if_all_are_there)
         for copy in [copy for copy in self._sending if copy.receiver == member]:
             self._sending.pop(copy).close()
         for copy in [copy for copy in self._receiving if copy.sender == member]:

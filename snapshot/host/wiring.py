@@ -5,13 +5,17 @@ Invariant: no other module asks how a job is wired.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
 from snapshot.connectors.staging.batched_rows import open_keeping, open_showing
 from snapshot.host.flow.gathering import AtOnce, Even, EvenGatherer, RowGatherer
-from snapshot.host.flow.inlets import ArrivalInlet
+from snapshot.host.flow.inlets import ArrivalInlet, LastRows
 from snapshot.host.flow.round_inlet import RoundInlet
+from snapshot.host.net.event_loop import EventLoop
+from snapshot.host.partition.ack_inlet import AckInlet
+from snapshot.host.partition.acked_source import AckedSource
+from snapshot.host.partition.acks import PartitionAcks
 from snapshot.host.partition.agreed_source import AgreedSource
 from snapshot.host.partition.batch_source import BatchSource
 from snapshot.host.partition.parts import MakePacing, StageParts
@@ -20,7 +24,11 @@ from snapshot.host.partition.router import FanOut, Outlet, SendingEnd
 from snapshot.host.partition.source_agreement import SourceAgreement
 from snapshot.host.partition.stage_clock import process_clock, round_clock
 from snapshot.host.partition.stage_source import StageSource
-from snapshot.host.protocol.wiring import ByArrival, InBatches, InRounds, Wiring
+from snapshot.host.protocol.messages import Deploy
+from snapshot.host.protocol.wiring import ByArrival, InBatches, InRounds, Wiring, WithAcks
+from snapshot.ids import ChannelId
+from snapshot.program.plan import Plan
+from statebackend.ids import Epoch
 
 
 def stage_parts(
@@ -28,11 +36,12 @@ def stage_parts(
     driver_time: Callable[[], int],
     began: int | None = None,
     agreement: SourceAgreement | None = None,
+    acks: PartitionAcks | None = None,
 ) -> StageParts:
     """Return how the stages of a partition are made; `driver_time` is the driver's clock, in milliseconds.
 
     The attempt `began` at this time by it, or begins now. Where the partition has several members, they have an
-    `agreement`.
+    `agreement`; where frames are acknowledged, it has `acks`.
     """
     match wiring:
         case ByArrival():
@@ -50,11 +59,56 @@ def stage_parts(
                 EvenGatherer,
                 Even,
                 pacing,
-                _only if replicas == 1 else FanOut,
+                _only if replicas == 1 else _all,
+                open_showing,
+            )
+        case WithAcks():
+            assert acks is not None
+            return StageParts(
+                process_clock,
+                partial(_acked_inlet, acks),
+                RowGatherer,
+                AtOnce,
+                partial(AckedSource, acks=acks),
+                acks.outlet,
                 open_showing,
             )
 
 
-def _only(ends: Sequence[SendingEnd]) -> Outlet:
+def acks_of(deploy: Deploy, plan: Plan, loop: EventLoop) -> PartitionAcks | None:
+    """Return the acknowledgements of a partition; None where frames are not acknowledged."""
+    if not isinstance(deploy.wiring, WithAcks):
+        return None
+    wiring = deploy.wiring
+    return PartitionAcks(
+        deploy.incarnation,
+        deploy.member,
+        deploy.parallelism,
+        plan,
+        loop,
+        wiring.timeout / 1000,
+        wiring.max_pending,
+    )
+
+
+def _acked_inlet(
+    acks: PartitionAcks,
+    channels: Collection[ChannelId],
+    ordered: Iterable[ChannelId],
+    restored: Epoch,
+    most: int,
+    last_rows: LastRows,
+) -> AckInlet:
+    del ordered, restored, last_rows  # no marker overtakes anything, and all that comes is taken
+    return AckInlet(channels, most, acks.of)
+
+
+def _only(channel: ChannelId, ends: Sequence[SendingEnd]) -> Outlet:
+    del channel
     (end,) = ends
     return end
+
+
+def _all(channel: ChannelId, ends: Sequence[SendingEnd]) -> Outlet:
+    del channel
+    return FanOut(ends)

@@ -27,6 +27,11 @@ class Comparison:
     def exact(self) -> bool:
         return not (self.lost or self.twice or self.wrong)
 
+    @property
+    def complete(self) -> bool:
+        """Whether there is nothing wrong with it but rows that came twice."""
+        return not (self.lost or self.wrong)
+
     def __add__(self, other: Comparison) -> Comparison:
         return Comparison(
             self.rows + other.rows,
@@ -51,6 +56,17 @@ def compared(truth: Iterable[Row], output: Iterable[Row]) -> Comparison:
     return Comparison(
         sum(expected.values()), sum(lost.values()), sum(twice.values()), sum(wrong.values()), tuple(examples)
     )
+
+
+def compared_with_repeats(truth: Iterable[Row], output: Iterable[Row]) -> Comparison:
+    """The rows as bags, where more of one is no error, but counted as twice."""
+    expected, found = set(truth), Counter(output)
+    lost, wrong = expected - found.keys(), found.keys() - expected
+    examples = [
+        f"{what}: {row!r}" for what, rows in (("lost", lost), ("wrong", wrong)) for row in sorted(rows, key=repr)[:4]
+    ]
+    twice = found.total() - len(found)
+    return Comparison(len(expected), len(lost), twice, sum(found[row] for row in wrong), tuple(examples))
 
 
 Ordered = dict[object, list[Mapping[str, object]]]

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import recovery
-from recovery import Active, FailureRate, LocalProcesses, MicroBatches, Passive, Synchronous, Tls
+from recovery import Acks, Active, FailureRate, LocalProcesses, MicroBatches, Passive, Synchronous, Tls
 from recovery.schemes.scheme import Scheme
 from snapshot.host.faults.crash_points import VARIABLE, crashing
 from snapshot.program.sink import Sink
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Mode = Literal["aligned", "unaligned", "alignment_timeout"]
-SchemeName = Literal["passive", "rounds", "synchronous", "batches"]
+SchemeName = Literal["passive", "rounds", "synchronous", "batches", "acks"]
 """In rounds input is taken as with replicas."""
 _MANY = 10_000
 
@@ -97,6 +97,8 @@ def scheme_of(settings: Settings) -> Scheme:
             return Synchronous(standbys, restarts=restarts)
         case "batches":
             return MicroBatches(standbys, restarts=restarts)
+        case "acks":
+            return Acks(standbys, restarts=restarts, timeout="5s")
 
 
 def start(settings: Settings, spark: SparkSession | None = None) -> recovery.Run:
@@ -155,9 +157,10 @@ def main(arguments: list[str]) -> int:
     settings = Settings(**json.loads(arguments[0]))
     with crashing({VARIABLE: settings.crash}):
         run = start(settings, session(settings.spark) if settings.spark else None)
-        batches = list(run.batches(OUT)) if settings.sink == "driver" else []
+        delivers = settings.sink in ("driver", "plain")
+        batches = list(run.batches(OUT)) if delivers else []
         end = run.wait()
-        if settings.sink == "driver" and batches:
+        if delivers and batches:
             pq.write_table(pa.Table.from_batches(batches), settings.delivered)
     return 0 if end is not None else 1
 

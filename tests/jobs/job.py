@@ -23,7 +23,10 @@ from tests.jobs.steady import Steady
 SPLITS = 4
 OUT = "out"
 
-SinkKind = Literal["jsonl", "parquet", "driver", "given"]
+SinkKind = Literal["jsonl", "parquet", "driver", "plain", "given"]
+"""The driver is given the rows of an epoch when it is complete, or in `plain` as they come."""
+
+Judge = Callable[[Sequence[Mapping[str, object]], int], Comparison]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,9 @@ class Job:
 
     name: str
     stream: Callable[[Scale], Stream]
-    judge: Callable[[Sequence[Mapping[str, object]], int], Comparison]
+    judge: Judge
+    judge_repeats: Judge | None = None
+    """The same where rows may come twice, and counts may have them twice; None if nothing can be said then."""
 
     def program(self, scale: Scale, sink: Sink) -> Program:
         return self.stream(scale).write(sink, uid=OUT)
@@ -58,6 +63,8 @@ def sink_of(kind: SinkKind, folder: str) -> Sink:
     match kind:
         case "driver":
             return ToDriver()
+        case "plain":
+            return ToDriver(at_commit=False)
         case "given":
             raise ValueError("a sink that is given is not made here")
         case _:

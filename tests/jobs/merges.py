@@ -6,6 +6,7 @@ every row, each key's numbers have no gap, and rows of one split of one input co
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,7 +15,7 @@ from snapshot import KeyedCoProcess, ProcessContext, Stream
 from snapshot.connectors.memory.generate import Columns, Indices
 from snapshot.operators.row_class import Row as Event
 from statebackend import ValueState
-from tests.jobs.comparison import Comparison, by_sequence, compared, numbered
+from tests.jobs.comparison import Comparison, Row, by_sequence, compared, compared_with_repeats, numbered
 from tests.jobs.job import SPLITS, Job, Scale, values
 
 _KEYS = 53
@@ -95,4 +96,18 @@ def _replay(rows: Sequence[Mapping[str, object]], value: Mapping[tuple[int, int]
     return Comparison(0, wrong=len(wrong), examples=tuple(wrong))
 
 
-MERGES = Job("merges", _stream, _judge)
+def _judge_repeats(rows: Sequence[Mapping[str, object]], count: int) -> Comparison:
+    """Every row has come, and each key's state has counted as many rows as the key has."""
+    truth: list[Row] = []
+    for side, rows_of_side in enumerate((count, count // _SECOND_ROWS)):
+        made = _SIDES[side](np.arange(rows_of_side, dtype=np.int64))
+        truth += [(key, side, i) for i, key in enumerate(np.asarray(made["k"]).tolist())]
+    verdict = compared_with_repeats(truth, [(row["k"], row["side"], row["row"]) for row in rows])
+    counted = {key: some[-1]["number"] for key, some in by_sequence(rows, "k", "number").items()}
+    short = [(key, had) for key, had in Counter(row[0] for row in truth).items() if int(str(counted.get(key, 0))) < had]
+    return verdict + Comparison(
+        0, lost=len(short), examples=tuple(f"key {key} has not counted {n}" for key, n in short)
+    )
+
+
+MERGES = Job("merges", _stream, _judge, _judge_repeats)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from snapshot import Session, Stream, Tumbling
 from snapshot.connectors.memory.generate import Columns, Indices
 from statebackend import Count, Sum
-from tests.jobs.comparison import Comparison, Row, compared
+from tests.jobs.comparison import Comparison, Row, compared, compared_with_repeats
 from tests.jobs.job import Job, Scale, values
 
 _SCHEMA = {"k": int, "v": int, "t": int}
@@ -100,5 +100,16 @@ def _judge_sessions(rows: Sequence[Mapping[str, object]], count: int) -> Compari
     return compared(_session_truth(count), _output(rows))
 
 
-TUMBLING = Job("tumbling", _tumbling, _judge_tumbling)
+def _judge_tumbling_repeats(rows: Sequence[Mapping[str, object]], count: int) -> Comparison:
+    """Every window has come, and has at least the rows that are in it."""
+    truth, found = {row[:3]: row[3] for row in _tumbling_truth(count)}, _output(rows)
+    verdict = compared_with_repeats(truth, [row[:3] for row in found])
+    most: dict[Row, int] = {}
+    for row in found:
+        most[row[:3]] = max(most.get(row[:3], 0), int(str(row[3])))
+    short = [window for window, had in truth.items() if most.get(window, 0) < int(str(had))]
+    return verdict + Comparison(0, lost=len(short), examples=tuple(f"{window!r} lacks rows" for window in short[:4]))
+
+
+TUMBLING = Job("tumbling", _tumbling, _judge_tumbling, _judge_tumbling_repeats)
 SESSIONS = Job("sessions", _sessions, _judge_sessions)

@@ -17,6 +17,7 @@ from typing import Final
 
 import pytest
 
+import tests.planted.acks
 import tests.planted.commit
 import tests.planted.cut
 import tests.planted.joins

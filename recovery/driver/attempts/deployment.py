@@ -16,12 +16,13 @@ from recovery.driver.attempts.run import AttemptRun
 from recovery.driver.attempts.standbys import Standbys
 from recovery.driver.settings.job import JobSettings
 from recovery.driver.tree.owned import Tree
+from recovery.schemes.placing import place
 from recovery.schemes.scheme import Processes
 from snapshot.epochs.coordinator_events import RollBack
 from snapshot.host.protocol.messages import Hello
 from snapshot.ids import Member
 from snapshot.program.source import Available
-from statebackend.ids import Generation, Incarnation, Partition, Uid
+from statebackend.ids import Epoch, Generation, Incarnation, Partition, Uid
 
 _ASK_AGAIN: Final = 1.0
 
@@ -110,6 +111,7 @@ class Deployment:
 
     def deploy_if_possible(self) -> None:
         """Give every partition to a process, if there are enough of them and it is time."""
+        self.replace_if_possible()
         roll_back = self._to_deploy
         if roll_back is None or self._closed or self._loop.now() < self._not_before:
             return
@@ -133,6 +135,32 @@ class Deployment:
         attempt.deploy(self._found, record.failures.suspects, record.windows, record.scheme.view)
         self._standbys.look(attempt.deployed)
         self._tell(Deployed(attempt, roll_back))
+
+    def replace(self, partition: Partition, epoch: Epoch | None) -> bool:
+        """Have a partition that has lost its process restart alone; return False if it has not."""
+        if self.attempt is None or not self.attempt.replaces(partition, epoch):
+            return False
+        self.replace_if_possible()
+        return True
+
+    def replace_if_possible(self) -> None:
+        """Give partitions that restart alone to processes, as far as there are any without a role."""
+        attempt, standbys = self.attempt, self._standbys
+        if attempt is None or self._closed:
+            return
+        for partition, waiting in attempt.awaited.items():
+            free = {worker: hello for worker, hello in self._workers.there.items() if worker not in attempt.deployed}
+            processes = Processes(free, {}, self._slots, standbys.ready, standbys.only)
+            placed = place((waiting.successor,), processes)
+            if placed is not None:
+                worker = placed[waiting.successor]
+                self._slots[waiting.successor] = free[worker].slot
+                careful = partition in self._record.failures.suspects
+                attempt.restart(waiting, free[worker], careful=careful)
+                standbys.look(attempt.deployed)
+        if self._to_deploy is None:
+            waits = bool(attempt.awaited)
+            self.short_since = (self.short_since or self._loop.now()) if waits else None
 
     def _begin_early(self, there: Mapping[str, Hello]) -> None:
         """Have the processes that came first open state while others are still starting, which takes as long.

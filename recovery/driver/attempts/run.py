@@ -7,12 +7,12 @@ the splits of a cut are taken in the same step in which its triggers are sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from recovery.driver.attempts.workers import Workers
 from recovery.driver.settings.job import JobSettings
-from recovery.driver.tree.manifests import dealer_from, moves_output, roles_from, sinks_of, transactions_in
+from recovery.driver.tree.manifests import dealer_from, moves_output, roles_from, sent_by, sinks_of, transactions_in
 from recovery.driver.tree.owned import Tree
 from recovery.driver.tree.splits import Assignment, SplitDealer, enumerator_json
 from snapshot import fail_points
@@ -25,6 +25,7 @@ from snapshot.host.protocol.messages import (
     Deploy,
     Hello,
     Join,
+    ReplacedBy,
     StandDown,
     StandsAt,
     ToWorker,
@@ -44,6 +45,17 @@ _PAUSES: Final = (0.5, 1.0, 2.0, 5.0)
 _NO_WINDOWS: Final[Mapping[Partition, Mapping[Uid, int]]] = {}
 
 Trouble = Callable[[str, BaseException], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Replacing:
+    """A partition that restarts alone: as `successor`, from `epoch` as soon as it `may_begin`."""
+
+    successor: Member
+    instead_of: Member
+    since: float
+    epoch: Epoch | None = None
+    may_begin: bool = False
 
 
 class AttemptRun:
@@ -81,11 +93,15 @@ class AttemptRun:
         self._looks: dict[Uid, Timer] = {}
         self._recoveries: dict[Uid, Timer] = {}
         self._closed = False
+        self._replacing: dict[Partition, Replacing] = {}
+        self._took_epochs = False
         self.incarnation = roll_back.incarnation
         self.deployed = {worker: member for member, worker in self._worker_of.items()}
         """The role of each process that takes part."""
         self.has_replicas = len(self.deployed) > self._parallelism
         """True if a partition had several members when the attempt began."""
+        self.has_changed = False
+        """True if a process that took part does so no more."""
 
     def deploy(
         self,
@@ -173,11 +189,73 @@ class AttemptRun:
 
     def left(self, worker: str, view: View | None) -> None:
         """Go on without a process, whose role others have; these are told the `view` of themselves."""
-        member = self.deployed.pop(worker)
-        del self._worker_of[member]
+        member = self._let_go(worker)
         self._workers.send(worker, StandDown(self.incarnation, f"the other members of partition {member} go on alone"))
         if view is not None:
             self.tell_members(member.partition, ViewIs(self.incarnation, view))
+
+    def _let_go(self, worker: str) -> Member:
+        member = self.deployed.pop(worker)
+        del self._worker_of[member]
+        self.has_changed = True
+        return member
+
+    # --- a partition that restarts alone --------------------------------------------------------------------------
+
+    def lost(self, worker: str, successor: Member, now: float) -> None:
+        """Go on without a process; `successor` is to have its role, when `replace` is called."""
+        member = self._let_go(worker)
+        self._workers.send(worker, StandDown(self.incarnation, f"another process is to have the role of {member}"))
+        partition = member.partition
+        before = self._replacing.get(partition)
+        since = now if before is None else before.since
+        self._replacing[partition] = Replacing(successor, member, since)
+
+    def replaces(self, partition: Partition, epoch: Epoch | None) -> bool:
+        """Take note that a partition can restart from this epoch; return False if it does not wait for that."""
+        waiting = self._replacing.get(partition)
+        if waiting is not None:
+            self._replacing[partition] = replace(waiting, epoch=epoch, may_begin=True)
+        return waiting is not None
+
+    @property
+    def awaited(self) -> Mapping[Partition, Replacing]:
+        """Return the partitions that can restart and have no process."""
+        return {
+            partition: waiting
+            for partition, waiting in self._replacing.items()
+            if waiting.may_begin and waiting.successor not in self._worker_of
+        }
+
+    def restart(self, waiting: Replacing, hello: Hello, *, careful: bool) -> None:
+        """Have a process restart a partition, and all others send to it."""
+        member, epoch = waiting.successor, waiting.epoch
+        partition, manifest = member.partition, self._tree.manifest(epoch)
+        broadcast = self._tree.broadcast(epoch)
+        roles = roles_from(manifest, self._settings.plan, self._parallelism, broadcast, self._ends)[partition]
+        anew = epoch == self.began_from  # then what was in flight to the partition is sent by nobody
+        if not anew:
+            roles = {uid: replace(role, channels=()) for uid, role in roles.items()}
+        for worker in self.deployed:
+            self._workers.send(worker, ReplacedBy(self.incarnation, member, hello.address, waiting.instead_of))
+        there = self._workers.there
+        peers = {at: there[worker].address for worker, at in self.deployed.items() if worker in there}
+        self.deployed[hello.worker], self._worker_of[member] = member, hello.worker
+        role = self._role(member, {**peers, member: hello.address}, None, int(means.wall() * 1000))
+        outgoing = () if anew else sent_by(manifest, partition)
+        role = replace(role, epoch=epoch, roles=roles, careful=careful, outgoing=outgoing)
+        self._workers.send(hello.worker, role)
+        for (_, at), sent in self._sent.items():
+            if at == partition:
+                for message in sent:
+                    self._workers.send(hello.worker, message)
+
+    def replaced(self, member: Member) -> Replacing | None:
+        """Take note that a member is restored; return what it was awaited for, None if it was there at the start."""
+        waiting = self._replacing.get(member.partition)
+        if waiting is None or waiting.successor != member:
+            return None
+        return self._replacing.pop(member.partition)
 
     def tell_members(self, partition: Partition, message: ToWorker) -> None:
         """Tell something to all members of a partition."""
@@ -211,7 +289,8 @@ class AttemptRun:
     @property
     def takes_epochs(self) -> bool:
         """True if the coordinator has begun to take epochs: it hears of a new primary only from then on."""
-        return self.is_restored and not self.waits_for_commits
+        self._took_epochs = self._took_epochs or (self.is_restored and not self.waits_for_commits)
+        return self._took_epochs
 
     def started(self) -> None:
         """Deal out splits, and begin to look for more, as all partitions are restored."""
@@ -235,8 +314,8 @@ class AttemptRun:
 
     @property
     def is_ended(self) -> bool:
-        """True if all members have processed all their input."""
-        return self._ended.issuperset(self._worker_of)
+        """True if all members have processed all their input, and none is awaited."""
+        return not self._replacing and self._ended.issuperset(self._worker_of)
 
     def enumerators(self) -> dict[Uid, Json]:
         """Return, for each source, the splits that no partition reads, as the manifest has them."""

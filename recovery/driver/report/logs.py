@@ -72,11 +72,20 @@ def level_of(event: log.AnyEvent) -> tuple[logging.Logger, int]:
             return _EPOCHS, logging.DEBUG
         case log.EpochsRemoved() | log.OrphansDeleted():
             return _EPOCHS, logging.DEBUG
-        case log.PeerRefused() | log.WorkerDied() | log.ReplicaLost() | log.PrimaryMoved() | log.Collapsed():
+        case (
+            log.PeerRefused()
+            | log.WorkerDied()
+            | log.ReplicaLost()
+            | log.PrimaryMoved()
+            | log.Collapsed()
+            | log.PartitionLost()
+        ):
             return _PROCESSES, logging.WARNING
         case log.NotJoined():
             return _PROCESSES, logging.WARNING
         case log.WorkerJoined() | log.WorkerLost() | log.Moved() | log.Joining() | log.RedundancyRestored():
+            return _PROCESSES, logging.INFO
+        case log.PartitionReplaced():
             return _PROCESSES, logging.INFO
         case log.Deployed() | log.PartitionRestored():
             return _PROCESSES, logging.DEBUG
@@ -95,7 +104,9 @@ def _kind_of(event: log.AnyEvent) -> str:
             return order
         case log.WorkerDied(worker=worker):
             return worker
-        case log.ReplicaLost(member=member) | log.PrimaryMoved(member=member) | log.NotJoined(member=member):
+        case log.ReplicaLost(member=member) | log.PrimaryMoved(member=member):
+            return str(member)
+        case log.PartitionLost(member=member) | log.NotJoined(member=member):
             return str(member)
         case _:
             return ""
@@ -139,6 +150,10 @@ def words_of(event: log.AnyEvent) -> str:
             return f"partition {partition}: {how}{where}\n{stack}".rstrip()
         case log.ReplicaLost(member=member, reason=reason, left=left):
             return f"member {member} is gone, and partition {member.partition} goes on with {left}: {reason}"
+        case log.PartitionLost(member=member, reason=reason):
+            return f"member {member} is gone, and partition {member.partition} restarts alone: {reason}"
+        case log.PartitionReplaced(member=member, epoch=epoch, took_ms=took_ms):
+            return f"member {member} runs after {took_ms / 1000:.2f} s, from {_from(epoch)}; all others went on"
         case log.PrimaryMoved(member=member):
             return f"member {member} is the primary of partition {member.partition} from now on"
         case log.Joining(member=member, worker=worker):

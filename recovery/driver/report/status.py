@@ -68,6 +68,8 @@ class StageWork:
     idle_ms: float = 0.0
     bytes_out: Mapping[Uid, int] = field(default_factory=dict)
     """The bytes of rows that went out to each stage after it."""
+    resent_rows: int = 0
+    """Rows that it sent again, as they were not acknowledged."""
 
     def more(self, before: StageFigures | None, now: StageFigures, ran_ms: float) -> StageWork:
         """Add what was done between two figures of one attempt, in `ran_ms`; `before` is None for its first ones."""
@@ -85,6 +87,7 @@ class StageWork:
                 to: self.bytes_out.get(to, 0) + int(_grown(known.bytes_out.get(to, 0), size))
                 for to, size in now.bytes_out.items()
             },
+            self.resent_rows + int(_grown(known.resent_rows, now.resent_rows)),
         )
 
 
@@ -129,6 +132,8 @@ class RunStatus:
     """Why the newest epoch was abandoned, if none was completed since; or what else does not work just now."""
     skipped: int = 0
     restarts: int = 0
+    restarted_alone: int = 0
+    """Times that a partition restarted while all others went on."""
     recoveries: tuple[log.Recovered, ...] = ()
     orphans: int = 0
     """Files that attempts had uploaded before they failed, and that were deleted."""
@@ -344,6 +349,17 @@ def _after(status: RunStatus, event: log.AnyEvent) -> RunStatus:
             return replace(status, roles=roles)
         case log.RedundancyRestored(member=member, worker=worker):
             return replace(status, roles={**status.roles, worker: member})
+        case log.PartitionLost(member=member):
+            roles = {worker: None if at == member else at for worker, at in status.roles.items()}
+            figures = {of: figures for of, figures in status.figures.items() if of != member.partition}
+            return replace(status, roles=roles, figures=figures)
+        case log.PartitionReplaced(member=member, worker=worker):
+            return replace(
+                status,
+                roles={**status.roles, worker: member},
+                primaries={**status.primaries, member.partition: member},
+                restarted_alone=status.restarted_alone + 1,
+            )
         case log.PrimaryMoved(member=member):
             return replace(status, primaries={**status.primaries, member.partition: member})
         case log.Recovered():

@@ -286,6 +286,13 @@ def _parts_of(manifest: Manifest | None, partition: Partition) -> dict[Uid, Subt
     return {one.uid: part for one in operators for part in one.subtasks if part.partition == partition}
 
 
+def sent_by(manifest: Manifest | None, partition: Partition) -> tuple[ChannelState, ...]:
+    """Return the rows that a partition had sent at its cut, and that were in flight."""
+    operators = () if manifest is None else manifest.operators
+    parts = (part for operator in operators for part in operator.subtasks)
+    return tuple(state for part in parts for state in part.channels if state.channel.sender == partition)
+
+
 def all_transactions_in(manifest: Manifest | None) -> frozenset[TransactionId]:
     """Return the transactions that the epoch names, of all sinks."""
     return frozenset().union(*transactions_in(manifest).values())

@@ -58,6 +58,7 @@ _TOLD: Final = (
     log.Claimed, log.Deployed, log.Running, log.EpochTriggered, log.EpochCompleted, log.EpochCommitted,
     log.EpochAbandoned, log.AttemptFailed, log.WorkerLost, log.GaveUp, log.Finished, log.Stopped, log.Trouble,
     log.ReplicaLost, log.PrimaryMoved, log.Collapsed, log.Joining, log.NotJoined, log.RedundancyRestored,
+    log.PartitionLost, log.PartitionReplaced,
 )  # fmt: skip
 """The events of a driver that are in the history."""
 

@@ -108,6 +108,11 @@ class Allowances:
         self._rows += rows
         self._touched.add(channel)
 
+    def begin_anew(self, channel: ChannelId) -> None:
+        """Count a channel's rows from now on: another process sends on it."""
+        self._processed[channel], self._told[channel] = 0, FIRST.rows
+        self._touched.add(channel)
+
     def worked(self, seconds: float) -> None:
         """Add time in which the stage was busy, with these rows, with timers, or waiting for room."""
         self._seconds += seconds

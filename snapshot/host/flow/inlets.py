@@ -44,7 +44,22 @@ class RoundOver:
     number: int
 
 
-Instruction = AlignerInstruction | RoundBegan | RoundOver
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Let all go out that follows from what was handed on, then call `then`."""
+
+    then: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """So many rows that came on a channel are not handed on, as they were before: the sender may send as many more."""
+
+    channel: ChannelId
+    rows: int
+
+
+Instruction = AlignerInstruction | RoundBegan | RoundOver | Flush | Dropped
 """Something to do next."""
 
 
@@ -87,6 +102,10 @@ class Inlet(Protocol):
     @property
     def round(self) -> int:
         """Return the number of the round that is being handed on; 0 where there are no rounds."""
+
+    @property
+    def cuts_anywhere(self) -> bool:
+        """True if a cut may come between rows that were handed on, and is complete as it is made."""
 
     @property
     def aligning(self) -> bool:
@@ -175,6 +194,11 @@ class ArrivalInlet(Aligner):
     def round(self) -> int:
         """Return 0, as there are no rounds."""
         return 0
+
+    @property
+    def cuts_anywhere(self) -> bool:
+        """Return False: a cut comes after all rows that were handed on."""
+        return False
 
     def gating(self, copies: Iterable[Copy]) -> Gating:
         """Read no more from channels that an alignment holds back, and from none while too much is queued.

@@ -132,6 +132,11 @@ class RoundInlet:
         return isinstance(frame, Data) and (channel.source, channel.port) == (last.source, last.port)
 
     @property
+    def cuts_anywhere(self) -> bool:
+        """Return False: a cut comes between two rounds."""
+        return False
+
+    @property
     def aligning(self) -> bool:
         """Return False: a marker is handed on when it has come on all channels."""
         return False

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from traceback import print_exception
 from typing import Final
 
@@ -23,7 +24,8 @@ from snapshot.epochs.transaction_events import Refused, RetryLater, Settled, Sin
 from snapshot.fail_points import reached
 from snapshot.host.net.control import OverLongMessage
 from snapshot.host.net.event_loop import Background, EventLoop, Timer
-from snapshot.host.partition.channel_state import Frames, stored
+from snapshot.host.partition.acks import AckOutlet, PartitionAcks
+from snapshot.host.partition.channel_state import Frames, recalled, stored
 from snapshot.host.partition.copied_sink import CopiedSink
 from snapshot.host.partition.epoch_tracker import ChannelParts, EpochTracker
 from snapshot.host.partition.failures import is_of_state, kind_of, text_of, traceback_of
@@ -62,6 +64,7 @@ from snapshot.host.protocol.messages import (
     StandsAt,
     TakeOver,
     TriggerEpoch,
+    Unreachable,
     ViewIs,
     WantsSplit,
 )
@@ -122,12 +125,17 @@ class PartitionAttempt:
         environment: Environment,
         agreement: SourceAgreement | None = None,
         now: Mapping[Uid, StageNow] = _AS_RESTORED,
+        acks: PartitionAcks | None = None,
     ) -> None:
-        """Make it; `agreement` is that of the sources with the other members of the partition."""
+        """Make it; `agreement` is that of the sources with the other members of the partition.
+
+        With `acks` frames are acknowledged, and members of other partitions come and go.
+        """
         self._deploy = deploy
         self._begins = now
         self._cuts: dict[Epoch, dict[Uid, StageNow]] = {}  # where stages were that have cut for one that admits others
         self._agreement = agreement
+        self._acks = acks
         self._parts = parts
         self._environment = environment
         self._tell = environment.tell
@@ -161,7 +169,8 @@ class PartitionAttempt:
         self._turned_at = 0.0
         self._at: Uid | None = None  # whose code runs, for whoever reads of its failure
         self._status: Timer | None = None
-        self._outlets = outlets = {channel: parts.outlet(ends) for channel, ends in sending.items()}
+        made = {channel: parts.outlet(channel, ends) for channel, ends in sending.items()}
+        self._outlets = outlets = {channel: outlet for channel, outlet in made.items() if outlet is not None}
         try:
             for stage in plan.stages:
                 self._at = stage.uid
@@ -244,7 +253,11 @@ class PartitionAttempt:
     def connect(self, gates: Mapping[Copy, ReceivingEnd]) -> None:
         """Take the receiving ends of all channels."""
         for copy, gate in gates.items():
-            self._stage_of[copy.channel].inputs.connect({copy: gate})
+            if not self._is_of_acks(copy.channel):
+                self._stage_of[copy.channel].inputs.connect({copy: gate})
+
+    def _is_of_acks(self, channel: ChannelId) -> bool:
+        return self._acks is not None and self._acks.owns(channel)
 
     def begin(self) -> None:
         """Commit what the epoch carries, process what was in flight, then go on; keyed operators when they are open."""
@@ -259,12 +272,21 @@ class PartitionAttempt:
             for run in self._stages:
                 for sink in run.sinks.values():
                     sink.begin()
+            if self._acks is not None:
+                self._acks.begin(self._poke)
+                self._send_again()
             for run in reversed(self._stages):
                 run.begin()
 
         self._guarded(start)
         self._report_figures()
         self._poke()
+
+    def _send_again(self) -> None:
+        """Send what the partition had sent when the epoch was cut, and what is not acknowledged."""
+        for state in self._deploy.outgoing:
+            for frame in recalled(state, self._files):
+                self._outlets[state.channel].put(frame)
 
     def opened(self, uid: Uid, opened: OpenedState) -> None:
         """Take this keyed operator's state: process what was in flight to it first, then the rows that waited."""
@@ -389,14 +411,39 @@ class PartitionAttempt:
                 self._at = run.uid
                 run.triggered(marker)
 
+    @property
+    def outlives_others(self) -> bool:
+        """True if it goes on when a member of another partition is gone, until another one has its role."""
+        return self._acks is not None
+
     def left(self, member: Member) -> None:
-        """Go on without a member that is gone; another one has its role."""
+        """Go on without a member that is gone; another one has its role, or will have it."""
         for outlet in self._outlets.values():
-            if isinstance(outlet, FanOut):
+            if isinstance(outlet, FanOut | AckOutlet):
                 outlet.drop(member)
         for run in self._stages:
             run.inputs.drop(member)
+        if self._acks is not None:
+            self._acks.left(member)
         self._poke()
+
+    def joined(self, sending: Mapping[ChannelId, SendingEnd], receiving: Mapping[Copy, ReceivingEnd]) -> None:
+        """Go on with a member that has the role of one that is gone: send again what that one has not acknowledged."""
+        if self._acks is None:
+            raise AssertionError("no member was expected later")
+        self._acks.joined(sending)
+        for copy, gate in receiving.items():
+            if not self._is_of_acks(copy.channel):
+                self._stage_of[copy.channel].inputs.joined({copy: gate})
+        for channel, end in sending.items():
+            outlet = self._outlets.get(channel)
+            if isinstance(outlet, AckOutlet):
+                outlet.join(end)
+        self._poke()
+
+    def unreachable(self, member: Member, reason: str) -> None:
+        """Tell the driver that a channel with a member of another partition has broken."""
+        self._say(Unreachable(self._deploy.incarnation, self._deploy.partition, member, reason))
 
     def _over(self, over: EpochIsOver) -> None:
         epoch = over.epoch
@@ -409,6 +456,8 @@ class PartitionAttempt:
         self._epochs.completed(epoch)
         for run in self._stages:
             run.completed(epoch, over.files.get(run.uid))
+        if self._acks is not None:
+            self._acks.completed(epoch)
         if not self._settled:
             self._has_committed(epoch)
 
@@ -451,6 +500,9 @@ class PartitionAttempt:
 
     def arrived(self, copy: Copy, frame: Frame) -> None:
         """Take a frame of this attempt."""
+        if self._acks is not None and self._acks.owns(copy.channel):
+            self._guarded(partial(self._acks.arrived, frame))
+            return
         run = self._stage_of[copy.channel]
         self._at = run.uid
         self._guarded(lambda: run.arrived(copy, frame))
@@ -507,6 +559,8 @@ class PartitionAttempt:
                 run.outputs.flush_if_lingering(now)
             else:
                 run.outputs.flush()
+        if self._acks is not None:
+            self._acks.tell()
         if busy or loading:
             self._poke()
             return
@@ -564,6 +618,8 @@ class PartitionAttempt:
             owes[uid].add(Part.TRANSACTIONS)
         if cut.unaligned:
             owes[stage.uid].add(Part.CHANNELS)
+        if self._acks is not None:
+            self._acks.of(stage.uid).cut(cut.epoch)
         self._epochs.cut(stage.uid, cut, {uid: frozenset(parts) for uid, parts in owes.items()})
 
     def _store(self, stage: StageRun, epoch: Epoch, received: Frames, overtaken: Frames) -> None:
@@ -669,6 +725,8 @@ class PartitionAttempt:
     def _tell_figures(self) -> Mapping[Uid, StageFigures]:
         deploy = self._deploy
         stages = {run.uid: run.figures() for run in self._stages}
+        if self._acks is not None:
+            stages = {uid: replace(stages[uid], resent_rows=rows) for uid, rows in self._acks.resent.items()}
         lag = max((run.source.lag for run in self._stages if run.source is not None), default=0.0)
         memory = means.memory_of_process()
         gap = self._environment.loop.take_longest_gap_ms()
@@ -715,6 +773,8 @@ class PartitionAttempt:
         for timer in (self._due, self._status):
             if timer is not None:
                 timer.cancel()
+        if self._acks is not None:
+            self._acks.close()
         try:
             with ExitStack() as closing:
                 closing.callback(self._part_from_states)

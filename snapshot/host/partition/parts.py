@@ -13,6 +13,7 @@ from snapshot.host.partition.opening import StatePlacement
 from snapshot.host.partition.router import Outlet, SendingEnd
 from snapshot.host.partition.stage_clock import StageClock
 from snapshot.host.partition.stage_source import Pacing
+from snapshot.ids import ChannelId
 from snapshot.program.plan import Stage
 from snapshot.program.sink import Sink, SinkContext, SinkWriter
 from snapshot.program.source import Source
@@ -40,7 +41,8 @@ class StageParts:
     """Takes the rows that the operator gives to one output, on their way to the function that is given; the batches
     that come there have so many rows at most."""
     pacing: MakePacing
-    outlet: Callable[[Sequence[SendingEnd]], Outlet]
-    """Joins the sending ends to all processes that have one receiver's role."""
+    outlet: Callable[[ChannelId, Sequence[SendingEnd]], Outlet | None]
+    """Joins the sending ends of a channel to all processes that have its receiver's role; None if no stage sends there.
+    """
     writer: OpenWriter
     """Opens a sink's writer."""

@@ -145,6 +145,8 @@ class SourceRun:
         self._troubles: dict[str, str] = {}
         self._positions: dict[str, JsonLike] = {}
         self._finished: set[str] = set()
+        self.read_from: JsonLike = None
+        """The position of the split that was read last, before that."""
         self._last = False
         self._drained = False
         self._asked = False
@@ -245,10 +247,11 @@ class SourceRun:
         """Return what a split waits for, if something is wrong; empty if not."""
         return next((f"{why} (split {split!r})" for split, why in sorted(self._troubles.items())), "")
 
-    def positions(self) -> tuple[SplitPosition, ...]:
-        """Return how far each split was read: this source's part of a cut."""
+    def positions(self, instead: Mapping[str, JsonLike] = NO_ENDS) -> tuple[SplitPosition, ...]:
+        """Return how far each split was read, this source's part of a cut, or the position given `instead`."""
         read = {split: Json.of({_AT: position}) for split, position in self._positions.items()}
         read.update(dict.fromkeys(self._finished, NULL))
+        read.update((split, Json.of({_AT: position})) for split, position in instead.items())
         return tuple(SplitPosition(split, position) for split, position in sorted(read.items()))
 
     def woken(self) -> None:
@@ -284,6 +287,7 @@ class SourceRun:
         match reading:
             case Batch(rows, position, bad, why):
                 self._waiting.pop(split, None)
+                self.read_from = self._positions[split]
                 self._positions[split] = position
                 self.bad += bad
                 self.why = why or self.why

@@ -165,6 +165,12 @@ class StageInputs:
             del self._gates[copy]
             self.inlet.drop(copy)
 
+    def joined(self, gates: Mapping[Copy, ReceivingEnd]) -> None:
+        """Take the receiving ends of channels on which another process sends from now on."""
+        self.connect(gates)
+        for copy in gates:
+            self._allowances.begin_anew(copy.channel)
+
     def opening(self) -> None:
         """Let senders go on while the stage's state is awaited."""
         self._allowances.opening(self._placement.window)
@@ -278,6 +284,10 @@ class StageInputs:
             for copy, gate in self._gates.items():
                 if copy.channel in news:
                     gate.allow(news[copy.channel])
+
+    def dropped(self, channel: ChannelId, rows: int) -> None:
+        """Count rows as processed that were not handed on."""
+        self._allowances.processed(channel, rows)
 
     def _taken(self, channel: ChannelId, rows: int) -> None:
         back = min(rows, self._taken_back.get(channel, 0))

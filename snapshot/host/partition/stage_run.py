@@ -15,7 +15,7 @@ from snapshot.cut import aligner as align
 from snapshot.cut.frames import LATEST, Data, Frame, Marker, MarkerMode, Watermark
 from snapshot.cut.pauses import Then
 from snapshot.fail_points import reached
-from snapshot.host.flow.inlets import Instruction, RoundBegan, RoundOver
+from snapshot.host.flow.inlets import Dropped, Flush, Instruction, RoundBegan, RoundOver
 from snapshot.host.partition.opening import StatePlacement
 from snapshot.host.partition.operator_run import OperatorRun
 from snapshot.host.partition.parts import StageParts
@@ -354,6 +354,11 @@ class StageRun:
                     self.outputs.open_round()
                 case RoundOver(number):
                     self._closing = number
+                case Dropped(channel, rows):
+                    self.inputs.dropped(channel, rows)
+                case Flush(then):
+                    self.outputs.flush()
+                    then()
 
     def _take(self, place: Input, rows: Rows) -> int:
         self._time.heard_more(place)
@@ -377,7 +382,9 @@ class StageRun:
     def _cut(self, marker: Marker) -> None:
         began = self._monotonic()
         unaligned = marker.mode is MarkerMode.UNALIGNED
-        assert unaligned or not self.inputs.gathered, "a marker was reached before the rows in front of it were done"
+        anywhere = self.inputs.inlet.cuts_anywhere
+        before = unaligned or anywhere or not self.inputs.gathered
+        assert before, "a marker was reached before the rows in front of it were done"
         overtaken = self.outputs.marker(marker)
         self.operator.cut(marker.epoch)
         positions = () if self._source is None else self._source.positions()
@@ -388,9 +395,10 @@ class StageRun:
         if marker.admits:
             now = self._where_it_is()
             self.inputs.admit(marker.epoch)
-        cut = StageCut(marker.epoch, unaligned, positions, self._time.at_cut, broadcast, overtaken, took, now)
-        if unaligned:
-            self._unfinished[marker.epoch] = Unfinished(cut, self.inputs.left())
+        stored = unaligned or anywhere
+        cut = StageCut(marker.epoch, stored, positions, self._time.at_cut, broadcast, overtaken, took, now)
+        if stored:
+            self._unfinished[marker.epoch] = Unfinished(cut, {} if anywhere else self.inputs.left())
         self._report(self, cut)
         for sink in self.sinks.values():
             sink.cut(marker.epoch)

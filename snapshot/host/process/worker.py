@@ -36,6 +36,7 @@ from snapshot.host.net.handshake_io import Proved
 from snapshot.host.net.listener import Listener, Refusals
 from snapshot.host.net.liveness import break_if_silent
 from snapshot.host.net.tls import Tls, TlsSide, UnusableTls
+from snapshot.host.partition.acks import PartitionAcks
 from snapshot.host.partition.attempt import Environment, PartitionAttempt
 from snapshot.host.partition.failures import kind_of, text_of, traceback_of
 from snapshot.host.partition.folders import job_folder, remove_state
@@ -72,6 +73,7 @@ from snapshot.host.protocol.messages import (
     Reached,
     ReadState,
     Refusal,
+    ReplacedBy,
     StandBy,
     StandDown,
     StateRead,
@@ -83,7 +85,7 @@ from snapshot.host.protocol.messages import (
     ViewIs,
 )
 from snapshot.host.protocol.options import use_storage
-from snapshot.host.wiring import stage_parts
+from snapshot.host.wiring import acks_of, stage_parts
 from snapshot.ids import ChannelId, Copy, Member, Replica
 from snapshot.program.pickling import loads
 from snapshot.program.plan import Plan
@@ -157,6 +159,7 @@ class Worker:
         self._opening: StateOpener | None = None
         self._opened: dict[Uid, OpenedState] = {}  # while channels are set up
         self._links: Links | None = None
+        self._acks: PartitionAcks | None = None
         self._driver_clock = DriverClock(0, means.monotonic())
         self._attempt: PartitionAttempt | None = None
         self._suspicions: dict[Replica, Suspects] = {}  # of members of the partition, in this attempt
@@ -294,15 +297,25 @@ class Worker:
             return "this port takes channels only"
         if kind.incarnation < self._incarnation:
             return f"incarnation {kind.incarnation} is over; this is {self._incarnation}"
-        if kind.incarnation == self._incarnation and self._links is not None and not self._links.expects(_way(kind)):
+        if kind.incarnation == self._incarnation and self._links is not None and not self._may_come(_way(kind)):
             return "this channel is not expected here, or is connected already"
         return ""
+
+    def _may_come(self, way: Way) -> bool:
+        """True if a connection is expected in this attempt, or is of a member that the driver may tell of later."""
+        links = self._links
+        return links is not None and (links.expects(way) or self._may_be_told_of(way.sender))
+
+    def _may_be_told_of(self, member: Member) -> bool:
+        links = self._links
+        return self._acks is not None and links is not None and links.address_of(member) is None
 
     def _on_connection(self, proved: Proved, kind: ConnectionKind, _peer: str) -> None:
         assert isinstance(kind, ChannelOf | PeerOf)
         links = self._links if kind.incarnation == self._incarnation else None
         sender = None if links is None else links.address_of(_way(kind).sender)
         is_early = kind.incarnation > self._incarnation or (kind.incarnation == self._incarnation and links is None)
+        is_early = is_early or (links is not None and self._may_be_told_of(_way(kind).sender))
         if is_early or (sender is not None and self._faults.is_cut(sender)):
             self._early.append((kind, proved))
         elif links is not None:
@@ -341,8 +354,8 @@ class Worker:
             return
         match message:
             case Deploy():
-                joins = message.joins and message.incarnation == self._incarnation and self._links is None
-                if message.incarnation > self._incarnation or joins:
+                idle = self._links is None and message.incarnation == self._incarnation
+                if message.incarnation > self._incarnation or idle:
                     self._driver_clock = DriverClock(message.sent_at, means.monotonic())
                     self._deploy(message)
             case Join():
@@ -365,6 +378,9 @@ class Worker:
                         self._tell_suspicions()
                 elif message.incarnation == self._incarnation and self._links is not None:
                     self._said_early.append(message)
+            case ReplacedBy():
+                if message.incarnation == self._incarnation:
+                    self._replace(message)
             case StandDown(incarnation):
                 if incarnation >= self._incarnation:
                     self._stand_down()
@@ -419,7 +435,10 @@ class Worker:
             return
         begin = partial(self._wait, deploy, plan) if deploy.joins else partial(self._begin, self._open(deploy, plan))
         told = partial(self._links_said, deploy, begin)
-        self._links = Links(deploy, plan, self._secret, self._loop, told, self._arrived, self._drained, self._tls)
+        self._acks = acks = acks_of(deploy, plan, self._loop)
+        beside = () if acks is None else acks.beside
+        arrived, drained = self._arrived, self._drained
+        self._links = Links(deploy, plan, self._secret, self._loop, told, arrived, drained, self._tls, beside)
         self._take_early()
 
     def _open(self, deploy: Deploy, plan: Plan) -> _Role:
@@ -495,7 +514,9 @@ class Worker:
                 assert self._links is not None
                 begin(self._links)
             case NotConnected(member, reason):
-                if member in self._expected:
+                if self._attempt is not None and self._attempt.outlives_others:
+                    self._attempt.unreachable(member, reason)
+                elif member in self._expected:
                     self._tell(Reached(deploy.incarnation, member, reason))
                 elif deploy.joins:
                     self._cannot_join(deploy, reason)
@@ -509,7 +530,10 @@ class Worker:
                 elif deploy.joins:
                     self._cannot_join(deploy, reason)
             case Joined(member, sending, receiving):
-                if self._attempt is not None:
+                if self._attempt is not None and self._attempt.outlives_others:
+                    self._attempt.joined(sending, receiving)
+                    self._faults.connected(self._lines())
+                elif self._attempt is not None:
                     self._attempt.park(sending, receiving, self._expected[member])
                     self._faults.connected(self._lines())
                     self._tell(Reached(deploy.incarnation, member))
@@ -518,6 +542,13 @@ class Worker:
         """Tell the driver that this process does not come to be a member, before it has been one."""
         self._stand_down()
         self._tell(Reached(deploy.incarnation, deploy.member, reason))
+
+    def _replace(self, message: ReplacedBy) -> None:
+        """Let a partition's former member go, and expect the one that has its role now."""
+        if self._links is not None:
+            self._without(self._links, message.instead_of)
+            self._links.expect(message.member, message.address)
+            self._take_early()
 
     def _without(self, links: Links, member: Member) -> None:
         """Go on without a member that is gone."""
@@ -534,8 +565,10 @@ class Worker:
         if links is None or attempt is None:
             return
         other = copy.receiver if copy.sender == deploy.member else copy.sender
-        if links.has_another(other, but=attempt.parked) and not forged:
+        if (links.has_another(other, but=attempt.parked) or attempt.outlives_others) and not forged:
             self._without(links, other)
+            if attempt.outlives_others:
+                attempt.unreachable(other, reason)
         else:
             attempt.channel_broken(copy, reason, forged=forged)
 
@@ -565,13 +598,13 @@ class Worker:
         self, role: _Role, sending: Mapping[ChannelId, Sequence[SendingEnd]], join: Join | None = None
     ) -> PartitionAttempt | None:
         """Make the attempt, from where the others are if it joins them; None if that failed, as the driver is told."""
-        deploy = role.deploy
+        deploy, acks = role.deploy, self._acks
         place, now = (0, {}) if join is None else (join.place, join.stages)
         agreement = None if deploy.view is None else SourceAgreement(deploy.member.replica, deploy.view, place)
-        parts = stage_parts(deploy.wiring, self._driver_time, deploy.sent_at, agreement)
+        parts = stage_parts(deploy.wiring, self._driver_time, deploy.sent_at, agreement, acks)
         try:
             self._attempt = PartitionAttempt(
-                deploy, role.plan, role.files, role.placements, sending, parts, self._environment, agreement, now
+                deploy, role.plan, role.files, role.placements, sending, parts, self._environment, agreement, now, acks
             )
         except BaseException as error:
             self._close_links()

@@ -284,6 +284,8 @@ class StageFigures:
     bytes_out: Mapping[Uid, int] = field(default_factory=dict)
     """The bytes of rows that went out to each stage after it: as they were encoded, or, within the process, as they are
     in memory."""
+    resent_rows: int = 0
+    """Rows that it sent again, as they were not acknowledged: their receivers may have had them twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,6 +432,16 @@ class InSync:
     view: int
 
 
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """A channel with this member of another partition has broken; the partition goes on without it."""
+
+    incarnation: Incarnation
+    partition: Partition
+    member: Member
+    reason: str
+
+
 FromWorker = (
     Hello
     | Expecting
@@ -438,6 +450,7 @@ FromWorker = (
     | InSync
     | Stalled
     | Suspects
+    | Unreachable
     | Followed
     | Restored
     | FirstOutput
@@ -512,6 +525,8 @@ class Deploy:
     """The members of the partition at the start of the attempt; None if there is no other one."""
     joins: bool = False
     """The attempt goes on: only connect to the others and keep what they send; `Join` follows, with roles."""
+    outgoing: tuple[ChannelState, ...] = ()
+    """The rows that the partition had sent when the epoch was cut, and that it sends again: none acknowledged them."""
 
     @property
     def partition(self) -> Partition:
@@ -616,6 +631,16 @@ class ViewIs:
 
     incarnation: Incarnation
     view: View
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedBy:
+    """Another process has the role of a partition from now on: send to it, and expect it, instead of the former one."""
+
+    incarnation: Incarnation
+    member: Member
+    address: Address
+    instead_of: Member
 
 
 @dataclass(frozen=True, slots=True)
@@ -774,6 +799,7 @@ ToWorker = (
     | TakeOver
     | AssignSplits
     | ViewIs
+    | ReplacedBy
     | Drain
     | StandDown
     | Leave

@@ -33,4 +33,17 @@ class InBatches:
     """A batch is read for so many milliseconds."""
 
 
-Wiring = ByArrival | InRounds | InBatches
+@dataclass(frozen=True, slots=True)
+class WithAcks:
+    """Frames are acknowledged to the stages that can send them again, which they do if that takes too long.
+
+    A cut is made where each stage is. A process that is lost is replaced, and the others go on.
+    """
+
+    timeout: int
+    """Milliseconds after which a frame is sent again."""
+    max_pending: int | None
+    """The rows of a stage in a partition that may be unacknowledged; None: as many as there are."""
+
+
+Wiring = ByArrival | InRounds | InBatches | WithAcks
