@@ -38,6 +38,8 @@ _PATIENCE: Final = 3.0
 _AGAIN: Final = 2.0
 """Seconds until a driver that was not there is looked for again."""
 _STORE: Final = 60.0
+_SELDOM: Final = 30.0
+"""Seconds until the tree of a job whose events are here is looked at again."""
 _SAVEPOINT: Final = 120.0
 
 
@@ -71,6 +73,8 @@ class PastJob:
         self._tree_read_at = float("-inf")
         self._problem = ""
         """The fault of the tree, if that had to be read and cannot be."""
+        self._elsewhere = ""
+        """The words for a claim of the tree that the events do not know."""
 
     @property
     def routes(self) -> Mapping[str, Route]:
@@ -94,8 +98,10 @@ class PastJob:
     def seen(self) -> Seen:
         """Return all that is seen of the job now."""
         with self._lock:
-            self._read()
+            self._read_events()
             status = self._ask_status()
+            if status is None:
+                self._read_tree()
             seen = self._watch.seen(status or self._board.show())
             return replace(seen, standing=self._standing(status), told_by=self._told_by(status), actions=self.actions)
 
@@ -106,24 +112,32 @@ class PastJob:
 
     # --- files -------------------------------------------------------------------------------------------------------
 
-    def _read(self) -> None:
-        """Take the events that are new; of a job whose file of events is not here, the epochs of its tree."""
+    def _read_events(self) -> None:
         for event in self._log.more():
             self._take(event)
             self._heard += 1
-        if not self._heard and time.monotonic() - self._tree_read_at >= SECONDS:
-            self._tree_read_at = time.monotonic()
-            self._read_tree()
 
     def _read_tree(self) -> None:
-        self._problem = ""
+        """Take the epochs that the tree has after those of the events, as of a job that ran elsewhere since then."""
+        if time.monotonic() - self._tree_read_at < (_SELDOM if self._heard else SECONDS):
+            return
+        self._tree_read_at = time.monotonic()
+        self._problem = self._elsewhere = ""
         try:
-            newest = self._watch.newest
-            for event in told_by(open_tree(self.uri)):
-                if newest is None or (isinstance(event, log.EpochCompleted) and event.epoch > newest.epoch):
+            tree, newest = open_tree(self.uri), self._watch.newest
+            known = self._board.show().generation
+            if known is not None and tree.state.generation > known:
+                self._elsewhere = (
+                    f"The tree was claimed since then, by {tree.state.driver} as generation {tree.state.generation}: "
+                    "the job runs there, or has run, or a command has changed it"
+                )
+            for event in told_by(tree):
+                described = isinstance(event, log.Described) and not self._heard and newest is None
+                later = isinstance(event, log.EpochCompleted) and (newest is None or event.epoch > newest.epoch)
+                if described or later:
                     self._take(event)
         except (EpochcutError, OSError, ValueError) as error:
-            self._problem = f"the tree cannot be read: {error}"
+            self._problem = f"The tree cannot be read: {error}"
 
     def _take(self, event: log.AnyEvent) -> None:
         if isinstance(event, log.Described):
@@ -164,7 +178,7 @@ class PastJob:
             self._attached = None
 
     def _standing(self, status: RunStatus | None) -> str:
-        if status is not None or self._board.show().state.over:
+        if status is not None or (self._board.show().state.over and not self._elsewhere):
             return ""
         return "not running here"
 
@@ -174,7 +188,10 @@ class PastJob:
         source = f"{self.events_file}{left_out}{older}"
         if not self._heard:
             source = f"{self._problem or 'the manifests of its epochs'}; {self.events_file} has no event"
-        return f"its driver, and {source}" if status is not None else f"{source}. No driver answers: {self._why}"
+        if status is not None:
+            return f"its driver, and {source}"
+        problem = self._problem if self._heard else ""
+        return ". ".join(filter(None, (source, problem, self._elsewhere, f"No driver answers: {self._why}")))
 
     # --- what it is asked for ----------------------------------------------------------------------------------------
 
