@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
+from threading import Event
 from typing import Any
 
 import pytest
@@ -60,9 +61,9 @@ def processes(run: Run, partition: int) -> dict[Member, int]:
     }
 
 
-def inject(folder: Path, kind: str, target: str) -> None:
+def inject(folder: Path, kind: str, target: str, lasting: int | None = None) -> None:
     with recovery.attach(job_folder=folder / "local") as attached:
-        attached.inject(Order(Kind(kind), parse_target(target)))
+        attached.inject(Order(Kind(kind), parse_target(target), lasting))
 
 
 def counts_with(run: Run, at: int, fault: Callable[[], object]) -> list[tuple[str, int]]:
@@ -124,6 +125,19 @@ def test_a_lost_member_is_replaced_and_the_loss_of_the_other_ones_is_masked_agai
         assert [event.member.replica for event in joined] == sorted({event.member.replica for event in joined})
         assert min(event.member.replica for event in joined) >= 2, "no number is used twice"
         assert all(0 <= m.marks.connected <= m.marks.complete <= m.marks.joined for m in joined)
+
+
+def test_a_member_that_hangs_is_replaced_and_changes_nothing_when_it_goes_on(tmp_path: Path) -> None:
+    with running(tmp_path) as run:
+        restored = Event()
+        run.listen(lambda event: restored.set() if isinstance(event, RedundancyRestored) else None)
+
+        def hang() -> None:
+            inject(tmp_path, "stop", "primary:0", 4_000)
+            assert restored.wait(60)
+
+        assert sorted(counts_with(run, 1, hang)) == EXPECTED
+        assert run.status().restarts == 0
 
 
 def test_the_loss_of_all_members_of_a_partition_rolls_back(tmp_path: Path) -> None:

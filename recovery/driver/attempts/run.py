@@ -23,6 +23,7 @@ from snapshot.host.protocol.messages import (
     Address,
     AssignSplits,
     Deploy,
+    Forget,
     Hello,
     Join,
     ReplacedBy,
@@ -191,6 +192,7 @@ class AttemptRun:
         """Go on without a process, whose role others have; these are told the `view` of themselves."""
         member = self._let_go(worker)
         self._workers.send(worker, StandDown(self.incarnation, f"the other members of partition {member} go on alone"))
+        self._workers.send_all(Forget(self.incarnation, member), list(self.deployed))  # it may hang, and keep all open
         if view is not None:
             self.tell_members(member.partition, ViewIs(self.incarnation, view))
 
