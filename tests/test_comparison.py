@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -21,20 +22,21 @@ from recovery.comparison.machine import Reading, Span, describe_machine, memory_
 from recovery.comparison.measuring import measure
 from recovery.comparison.outages import Outage, Percentiles
 from recovery.comparison.plan import PLANS, Plan, UnusablePlan
-from recovery.comparison.prepared import NotComparable, Output, Timed, own_rate, prepare
+from recovery.comparison.prepared import NotComparable, Output, Prepared, Timed, code_of, own_rate, prepare
 from recovery.comparison.programs import MADE, RATE, committed, totals
 from recovery.comparison.record import Cost, Outcome, Record, Seen, Struck, UnreadableRun, read, read_rows, write
 from recovery.comparison.report import FIGURES, write_report
 from recovery.comparison.rows import Difference, Identities, Truth, difference, identities
 from recovery.comparison.runs import Results
 from recovery.comparison.summary import MEASURES, SILENCE, in_digits, sentences
-from recovery.comparison.sustainable import Search
+from recovery.comparison.sustainable import NothingSustained, Search, sustainable
 from recovery.comparison.truths import truth_of, why_rows_differ
 from recovery.inject.faults import NotAFault, parse_fault
 from recovery.inject.moments import AtEpoch
 from recovery.inject.targets import ContradictingOrder, Kind, WorkerOf
 from recovery.schemes.named import COMPARED, Compared
-from snapshot import Collection, Generate, Program, Stream, ToDriver, ToFiles
+from snapshot import Collection, Generate, Program, Stream, ToDriver, ToFiles, ToKafka
+from snapshot.program.sink import Sink, TakesCopies
 from statebackend.ids import Partition
 
 SECOND = 1_000_000
@@ -145,15 +147,27 @@ def test_each_paced_source_keeps_its_share_and_what_ends_stays_as_it_is() -> Non
         (ToDriver(), Timed(at_commit=True, copies=False)),
         (ToDriver(at_commit=False), Timed(at_commit=False, copies=True)),
         (ToFiles("never", "jsonl"), Timed(at_commit=True, copies=False)),
+        (ToKafka("nowhere:9092", "never", exactly_once=False), Timed(at_commit=False, copies=False)),
     ],
 )
-def test_a_sink_in_place_of_another_one_promises_what_that_does(sink: ToDriver | ToFiles, expected: Timed) -> None:
+def test_a_sink_in_place_of_another_one_promises_what_that_does(sink: Sink, expected: Timed) -> None:
     rows = Stream.read(Generate(lambda n: {}, {"at": int}, rate=10, scheduled="at"), uid="rows")
     (output,) = prepare(rows.write(sink, uid="out"), None, 1.0).program.outputs
     assert output.sink == expected
     assert prepare(rows.write(sink, uid="out"), None, 1.0).outputs["out"].exactly_once == sink.exactly_once
     assert isinstance(output.sink, Timed)
-    assert output.sink.takes_copies == expected.copies
+    assert output.sink.takes_copies == (isinstance(sink, TakesCopies) and sink.takes_copies)
+
+
+def test_the_code_of_a_program_changes_with_the_files_of_its_functions() -> None:
+    rows = Stream.read(Generate(lambda n: {}, {"at": int}, rate=10, scheduled="at"), uid="rows")
+    found = code_of(rows.map_batches(same, schema={"at": int}).write(ToDriver(), uid="out"))
+    assert found == {__name__: sha256(Path(__file__).read_bytes()).hexdigest()[:16]}
+    assert code_of(totals()).keys() >= {"recovery.comparison.programs"}
+
+
+def same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
 
 
 def test_a_program_without_a_schedule_cannot_be_compared() -> None:
@@ -195,6 +209,10 @@ def test_rows_may_come_twice_only_to_outputs_that_are_not_exactly_once() -> None
     assert truth.judge(twice, []) == (Difference(2, 0, 1, 0), "")
     assert truth.judge(twice, ["out"])[1] == "out: 0 rows lost, 1 twice, 0 wrong"
     assert truth.judge({"out": np.array([1], np.uint64)}, [])[1] == "out: 1 rows lost, 0 twice, 0 wrong"
+    more = {"out": np.array([1, 2, 3, 3], np.uint64)}
+    assert truth.judge(more, [])[1] == "out: 0 rows lost, 0 twice, 2 wrong"
+    assert truth.judge(more, [], more=True) == (Difference(2, 0, 0, 2), "")
+    assert truth.judge({"out": np.array([3], np.uint64)}, [], more=True)[1] == "out: 2 rows lost, 0 twice, 1 wrong"
 
 
 def test_only_outputs_in_which_two_runs_agree_are_compared(tmp_path: Path) -> None:
@@ -238,6 +256,29 @@ def test_the_search_gives_up_where_no_rate_is_sustained() -> None:
     assert search.found is None
 
 
+def test_a_rate_whose_runs_are_not_ready_in_time_is_tried_again_and_not_called_too_high(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[float] = []
+
+    def keeps_up(prepared: Prepared, _scheme: object, trial: Plan, _folder: Path) -> tuple[Outcome, str]:
+        assert (trial.warm_s, trial.share) == (5.0, None)
+        tried.append(prepared.rate)
+        if len(tried) in (1, 2):
+            return Outcome.NO_FAULT, "not ready"
+        return (Outcome.MEASURED, "") if prepared.rate <= 5_000 else (Outcome.FAILED, "behind")
+
+    monkeypatch.setattr("recovery.comparison.sustainable.keeps_up", keeps_up)
+    told: list[str] = []
+    found = sustainable(totals(), COMPARED["passive"], Plan(share=0.5), tmp_path, told.append)
+    assert 4_500 < found <= 5_000
+    assert tried[:4] == [RATE, RATE, RATE, 4 * RATE]
+    assert told[:2] == ["  2,000 rows a second: sustained", "  8,000 rows a second: behind"]
+    monkeypatch.setattr("recovery.comparison.sustainable.keeps_up", lambda *_: (Outcome.NO_FAULT, "not ready"))
+    with pytest.raises(NothingSustained, match="not ready"):
+        sustainable(totals(), COMPARED["passive"], Plan(share=0.5), tmp_path, told.append)
+
+
 # --- refusals
 
 
@@ -259,7 +300,7 @@ def record(scheme: str, repeat: int = 0, silence: float = 0.1, cpu: float = 0.5,
         "rate": 100.0,
         "struck": (Struck("kill worker:0", 4 * SECOND, 12.5),),
         "steady": Percentiles(2.0, 4.0, 9.0, 400),
-        "outage": Outage(silence, silence * 1200, 0.5, True, 0.25),
+        "outage": Outage(silence, False, silence * 1200, 0.5, True, 0.25),
         "throughput": 100.0,
         "cost": Cost(cpu, 30.0, 1 << 28, 1 << 20, 1 << 22, 0.01),
         "difference": Difference(1200, 0, 3, 0),
@@ -326,6 +367,14 @@ def test_nothing_is_averaged_over_a_failed_run() -> None:
     assert "1 runs failed (passive)" in said
 
 
+def test_a_scheme_with_a_failed_run_is_not_called_best() -> None:
+    runs = [record("passive", 0, 0.2), record("active", 0, 0.01), replace(record("active", 1), outcome=Outcome.FAILED)]
+    said = sentences(Plan(schemes=("passive", "active")), runs, "")
+    assert "1 runs failed (active); the reasons are below, and what follows leaves these schemes out." in said
+    assert not any("under active" in one for one in said)
+    assert "Where output may be silent for 0.2 s at most, passive costs least (0.5 s/s of CPU)." in said
+
+
 def test_the_cheapest_scheme_that_is_quiet_enough_is_named() -> None:
     runs = [
         record("passive", 0, 0.15, 0.4),
@@ -353,7 +402,7 @@ def test_a_report_needs_no_network_shows_every_run_and_takes_no_text_for_markup(
     evil = "<script>alert(1)</script>"
     runs = [
         record("passive", 0),
-        record("active", 0, 0.01, disturbed=True, outage=Outage(0.01, 12.0, 7.75, False, 0.25)),
+        record("active", 0, 0.01, disturbed=True, outage=Outage(8.25, True, 12.0, 7.75, False, None)),
         Record("synchronous", 0, Outcome.FAILED, evil),
         Record("micro-batches", 0, Outcome.REFUSED, "no such sink"),
     ]
@@ -363,7 +412,7 @@ def test_a_report_needs_no_network_shows_every_run_and_takes_no_text_for_markup(
     assert "@import" not in text
     for one in MEASURES:
         assert f">{one.name} " in text.replace("&#x27;", "'"), one.name
-    for part in ("no such sink", "10*", "&gt;7.75*", "Threats to validity", "stage a", "kill worker:0"):
+    for part in ("no such sink", "&gt;8,250*", "&gt;7.75*", "Threats to validity", "stage a", "kill worker:0"):
         assert part in text
     assert text.count("<figure") == 3
     assert set(pa.parquet.read_table(tmp_path / FIGURES)["scheme"].to_pylist()) == {one.scheme for one in runs}

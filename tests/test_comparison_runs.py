@@ -10,7 +10,7 @@ import recovery
 from recovery.command.main import main
 from recovery.comparison.programs import totals
 from recovery.comparison.record import Outcome
-from recovery.comparison.runs import OtherResults, Results, results
+from recovery.comparison.runs import NoResults, OtherResults, Results, results
 
 SCHEMES = ("none", "passive", "active")
 SHORT = {"warm": "1s", "before": "1s", "after": "3s", "every": "200ms"}
@@ -93,3 +93,11 @@ def test_a_folder_with_the_results_of_another_plan_is_refused(
         compared(folder, [], after="4s")
     assert main(["compare", "recovery.comparison.programs:totals", "--folder", str(folder)]) == 2
     assert "has results of another program" in capsys.readouterr().err
+
+
+def test_a_plan_that_cannot_be_read_is_no_comparison(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('{"plan": ')
+    with pytest.raises(NoResults, match="has no comparison that can be read"):
+        results(tmp_path)
+    with pytest.raises(NoResults, match="choose another folder"):
+        compared(tmp_path, [])

@@ -104,3 +104,41 @@ def test_latency_over_time_is_by_when_rows_were_scheduled() -> None:
     assert [at for at, _ in found] == [place * 250 * MS for place in range(8)]
     assert [latency.p50_ms for _, latency in found] == [2, 2, 2, 2, 502, 2, 2, 2]
     assert all(latency.rows == 250 for _, latency in found)
+
+
+def test_a_job_that_falls_silent_for_good_is_silent_until_the_end_at_least() -> None:
+    scheduled, came = _steady(10)
+    chosen = came < 5 * SECOND + 2 * MS
+    found = outage(Sightings.of(scheduled[chosen], came[chosen]), 5 * SECOND, 9 * SECOND)
+    assert found.silent_at_end
+    assert found.no_output_s == pytest.approx(3.999, abs=0.002)
+    assert not found.normal_again
+    assert not outage(Sightings.of(scheduled, came), 5 * SECOND, 9 * SECOND).silent_at_end
+
+
+def test_rows_that_come_after_the_end_count_for_silence_and_peak() -> None:
+    scheduled, came = _steady(10)
+    came = np.where(came >= 5 * SECOND, np.maximum(came, 20 * SECOND), came)
+    found = outage(Sightings.of(scheduled, came), 5 * SECOND, 9 * SECOND)
+    assert found.no_output_s == pytest.approx(15, abs=0.01)
+    assert found.peak_latency_ms == pytest.approx(15_002, abs=5)
+    assert not found.silent_at_end
+
+
+def test_output_in_bursts_is_normal_as_long_as_its_rows_are_no_later_than_usual() -> None:
+    scheduled, _ = _steady(12)
+    came = (scheduled // SECOND + 1) * SECOND  # as epochs show them
+    found = outage(Sightings.of(scheduled, came), 5 * SECOND + 300 * MS, 11 * SECOND)
+    assert (found.to_normal_s, found.normal_again, found.rolling_mean_s) == (0, True, None)
+    late = np.where((scheduled >= 6 * SECOND) & (scheduled < 7 * SECOND), came + 2 * SECOND, came)
+    found = outage(Sightings.of(scheduled, late), 5 * SECOND + 300 * MS, 11 * SECOND)
+    assert found.to_normal_s == pytest.approx(1.75)
+
+
+def test_what_is_usual_is_learnt_from_the_given_time() -> None:
+    scheduled, came = _steady(10)
+    came = np.where(scheduled < 3 * SECOND, came + SECOND, came)
+    held = (came >= 5 * SECOND) & (came < 5 * SECOND + 600 * MS)
+    seen = Sightings.of(scheduled, np.where(held, 5 * SECOND + 600 * MS, came))
+    assert outage(seen, 5 * SECOND, 9 * SECOND, usual=4 * SECOND).to_normal_s == 0
+    assert outage(seen, 5 * SECOND, 9 * SECOND, usual=500 * MS).to_normal_s == pytest.approx(0.75)

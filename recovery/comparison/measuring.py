@@ -24,7 +24,7 @@ from recovery.comparison.record import Cost, Outcome, Record, Seen, Struck
 from recovery.comparison.rows import Identities, Truth
 from recovery.driver.settings.options import Advanced
 from recovery.driver.tree.address import JobNotRunning
-from recovery.events import AnyEvent, AttemptFailed, EpochCompleted, ReplicaLost
+from recovery.events import AnyEvent, AttemptFailed, EpochCompleted, RedundancyRestored, ReplicaLost
 from recovery.inject.faults import Fault
 from recovery.inject.moments import Alarm, MomentPassed
 from recovery.running import Run, run
@@ -74,6 +74,8 @@ class _Readings:
     fault: Reading
     """Before the first fault."""
     end: Reading
+    due: int
+    """The time before the first fault, or when it would be due, in microseconds since 1970."""
     memory_bytes: int
 
 
@@ -88,15 +90,18 @@ def measure(
         with _job(prepared, compared, plan, scratch) as (job, arrivals, folder):
             steady = _until_measured(job, arrivals, plan, epochs=compared.survives)
             _see_that_it_keeps_up(job, arrivals, plan)
-            memory, before = memory_of_all(), read_machine()
+            before, due = read_machine(), time.time_ns() // 1_000
+            memory = memory_of_all()
             _bring_about(faults, job, folder / "local", struck)
             job.wait(plan.seconds + _PATIENCE)
-            readings = _Readings(begin, steady, before, read_machine(), memory)
+            readings = _Readings(begin, steady, before, read_machine(), due, memory)
     except Exception as error:  # of the program's own, too: whatever ended the job
         outcome, why = _outcome_of(error)
         return Taken(replace(blank, outcome=outcome, why=why, struck=tuple(struck)))
     taken = Taken(blank, *arrivals.all())
-    taken.record = _judged(replace(blank, struck=tuple(struck)), taken, readings, job.events, prepared, plan, truth)
+    taken.record = _judged(
+        replace(blank, struck=tuple(struck)), taken, readings, job.events, prepared, compared, plan, truth
+    )
     return taken
 
 
@@ -239,18 +244,20 @@ def _judged(
     readings: _Readings,
     events: Sequence[AnyEvent],
     prepared: Prepared,
+    compared: Compared,
     plan: Plan,
     truth: Truth | None,
 ) -> Record:
     seen = taken.seen.sightings
     began = int(seen.scheduled.min())
     ended = began + int(plan.seconds * 1e6)
-    first = blank.struck[0].at if blank.struck else ended
-    usual = seen.between(first - int(plan.before_s * 1e6), first)
+    first = blank.struck[0].at if blank.struck else readings.due
+    before = int(plan.before_s * 1e6)
+    usual = seen.between(first - before, first)
     found = Span.between(readings.steady, readings.fault)
     cost = _cost(found, readings, prepared.rate * plan.seconds, events)
     once = [uid for uid, output in prepared.outputs.items() if output.exactly_once]
-    differs, complaint = (None, "") if truth is None else truth.judge(taken.rows, once)
+    differs, complaint = (None, "") if truth is None else truth.judge(taken.rows, once, more=compared.at_least_once)
     record = replace(
         blank,
         began=began,
@@ -261,6 +268,7 @@ def _judged(
         difference=differs,
         restarts=sum(isinstance(event, AttemptFailed) for event in events),
         masked=sum(isinstance(event, ReplicaLost) for event in events),
+        redundant_s=_redundant(blank.struck, events),
         disturbed=cost.others_cpu > OTHERS_ALLOWED,
     )
     if complaint:
@@ -268,9 +276,18 @@ def _judged(
     if not blank.struck:
         return record
     try:
-        return replace(record, outage=outage(seen, first, ended, blank.struck[-1].at))
+        return replace(record, outage=outage(seen, first, ended, blank.struck[-1].at, before))
     except ValueError as error:
         return replace(record, outcome=Outcome.FAILED, why=str(error))
+
+
+def _redundant(struck: Sequence[Struck], events: Sequence[AnyEvent]) -> float | None:
+    """Return the seconds from the last fault until each lost replica was replaced; None if not all were."""
+    lost = sum(isinstance(event, ReplicaLost) for event in events)
+    restored = [event.at for event in events if isinstance(event, RedundancyRestored)]
+    if not struck or not lost or len(restored) < lost:
+        return None
+    return max(0.0, max(restored) - struck[-1].at / 1e6)
 
 
 def _cost(steady: Span, readings: _Readings, rows: float, events: Sequence[AnyEvent]) -> Cost:

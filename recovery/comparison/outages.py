@@ -19,7 +19,7 @@ Moments = NDArray[np.int64]
 BUCKET: Final = 250_000
 """Microseconds of output that are judged together."""
 _ALLOWED: Final = 50_000
-_BEFORE: Final = 3_000_000
+USUAL: Final = 3_000_000
 """The output of so long before a fault says what is usual."""
 ROLLING: Final = 1_000_000
 """The window of the rolling mean, in microseconds; the script that came with Clonos has ten seconds."""
@@ -59,46 +59,60 @@ class Outage:
 
     no_output_s: float
     """The longest time without a new row, from the last one before the first fault on."""
+    silent_at_end: bool
+    """True if that was the time from the last row of all to the end, so that it may have been longer."""
     peak_latency_ms: float
+    """Of all rows that came after the first fault, those that came after the end too."""
     to_normal_s: float
-    """From the last fault until the 99th percentile stays below twice the usual one and 50 ms more."""
+    """From the last fault until the 99th percentile of the rows that are due stays below twice the usual and 50 ms."""
     normal_again: bool
     """False if that was not so at the end; `to_normal_s` is then the time until the end."""
-    rolling_mean_s: float
+    rolling_mean_s: float | None
     """From the last fault until the rolling mean stays within the usual mean and 1.1 standard deviations, as Clonos has
-    it: half of the window is taken off."""
+    it: half of the window is taken off. None where rows come in bursts, of which a window may have one or none."""
 
 
-def outage(seen: Sightings, fault_at: int, until: int, last_fault_at: int | None = None) -> Outage:
+def outage(seen: Sightings, fault_at: int, until: int, last_fault_at: int | None = None, usual: int = USUAL) -> Outage:
     """Return the effect of the faults from `fault_at` on, if nothing else happened until the end.
 
-    `ValueError` unless there is output before and after.
+    The output of the time `usual` before the first one says what is usual. `ValueError` if there is none, or if no row
+    came after the fault.
     """
     last = fault_at if last_fault_at is None else last_fault_at
-    before = seen.between(fault_at - _BEFORE, fault_at)
-    after = seen.between(fault_at, until)
+    before = seen.between(fault_at - usual, fault_at)
+    after = seen.between(fault_at, int(seen.came[-1]) + 1 if len(seen.came) else fault_at)
     if not len(before.came) or not len(after.came):
         raise ValueError(f"there is no output {'after' if len(before.came) else 'before'} the fault")
-    came = np.concatenate((before.came[-1:], after.came))
-    allowed = 2 * float(np.percentile(before.latencies, 99)) + _ALLOWED
-    to_normal, normal_again = _last_bad_bucket(after, last, until, allowed)
+    gaps = np.diff(np.concatenate((before.came[-1:], after.came)))
+    at_end = until - int(after.came[-1])
+    to_normal, normal_again = _last_bad_bucket(seen, before, last, until)
+    in_bursts = len(before.came) < 2 or int(np.diff(before.came).max()) > BUCKET
     return Outage(
-        float(np.diff(came).max()) / 1e6,
+        max(int(gaps.max()), at_end) / 1e6,
+        at_end > int(gaps.max()),
         float(after.latencies.max()) / 1e3,
         to_normal / 1e6,
         normal_again,
-        _rolling_mean(seen, before, last, until) / 1e6,
+        None if in_bursts else _rolling_mean(seen, before, last, until) / 1e6,
     )
 
 
-def _last_bad_bucket(after: Sightings, fault_at: int, until: int, allowed: float) -> tuple[int, bool]:
-    """Return how long after the fault, at most a bucket too long, output was late or missing, and if that was over."""
+def _last_bad_bucket(seen: Sightings, before: Sightings, fault_at: int, until: int) -> tuple[int, bool]:
+    """Return how long after the fault, at most a bucket too long, rows that were due were late, and if that was over.
+
+    A bucket of which no row ever came is late as well, unless so few rows are due that this is usual.
+    """
+    allowed = 2 * float(np.percentile(before.latencies, 99)) + _ALLOWED
+    order = np.argsort(seen.scheduled, kind="stable")
+    due, latencies = seen.scheduled[order], seen.latencies[order]
+    starts = np.arange(fault_at, until - BUCKET + 1, BUCKET)
+    places = np.searchsorted(due, np.append(starts, starts[-1] + BUCKET if len(starts) else fault_at))
+    often = len(before.came) * BUCKET >= int(before.came[-1] - before.came[0])
     last, bad = 0, False
-    for began in range(fault_at, until - BUCKET + 1, BUCKET):
-        latencies = after.between(began, began + BUCKET).latencies
-        bad = not len(latencies) or bool(np.percentile(latencies, 99) >= allowed)
+    for start, first, end in zip(starts.tolist(), places[:-1], places[1:], strict=True):
+        bad = bool(np.percentile(latencies[first:end], 99) >= allowed) if end > first else often
         if bad:
-            last = began + BUCKET - fault_at
+            last = start + BUCKET - fault_at
     return last, not bad
 
 

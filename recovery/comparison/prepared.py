@@ -6,15 +6,18 @@ target of the user's is written to. A sink in place of another one promises what
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from math import ceil
+from pathlib import Path
 
 import pyarrow as pa
 
 from snapshot.connectors.memory.driver_sink import ToDriver
 from snapshot.connectors.memory.generate import Generate
-from snapshot.program.nodes import Node, Operated, Read, United, in_order
+from snapshot.program.nodes import Aggregating, Changed, Node, Operated, Processing, Read, Reducing, United, in_order
 from snapshot.program.program import Program
 from snapshot.program.sink import Sink, TakesCopies, WaitsForEpochs
 from statebackend.errors import ProgramError
@@ -136,3 +139,28 @@ def _created(schema: pa.Schema, moments: frozenset[str]) -> str | None:
 
 def _is_time(kind: pa.DataType) -> bool:
     return bool(kind == pa.int64() or pa.types.is_timestamp(kind))
+
+
+def code_of(program: Program) -> Mapping[str, str]:
+    """Return a digest of each file that has a function or class of the program, by module, to tell that it changed."""
+    found: dict[str, str] = {}
+    for part in _functions(program):
+        name = getattr(part, "__module__", None) or type(part).__module__
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file is not None and Path(file).is_file():
+            found[name] = sha256(Path(file).read_bytes()).hexdigest()[:16]
+    return dict(sorted(found.items()))
+
+
+def _functions(program: Program) -> Iterator[object]:
+    """Yield the functions, classes and instances that a program is made of."""
+    for node in in_order(program.outputs):
+        match node:
+            case Read(source=Generate(function=function)) | Changed(function=function):
+                yield function
+            case Operated(work=Processing(function=function) | Reducing(function=function)):
+                yield function
+            case Operated(work=Aggregating(outputs=outputs)):
+                yield from outputs.values()
+            case _:
+                pass

@@ -90,6 +90,8 @@ class Record:
     restarts: int = 0
     masked: int = 0
     """Losses that nothing rolled back for."""
+    redundant_s: float | None = None
+    """From the last fault until each replica that was lost had been replaced; None if not all were."""
     disturbed: bool = False
     """True if other programs took more of the machine than a comparison allows."""
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from recovery.comparison.machine import describe_machine
 from recovery.comparison.measuring import Taken, measure, rows_without_faults
 from recovery.comparison.plan import START_S, Plan, in_words
-from recovery.comparison.prepared import Prepared, prepare
+from recovery.comparison.prepared import Prepared, code_of, prepare
 from recovery.comparison.record import Outcome, Record, read, read_all, write
 from recovery.comparison.rows import Identities, Truth
 from recovery.comparison.sustainable import NothingSustained, sustainable
@@ -76,7 +76,7 @@ def carry_out(program: Program, name: str, plan: Plan, folder: Path, told: Calla
     """
     plan.check()
     prepare(program, plan.rate, plan.seconds)
-    _open(folder, name, program.explain(), plan)
+    _open(folder, name, program, plan)
     runs = _Runs(program, plan, folder, told)
     runs.look_for_rates()
     for repeat in range(plan.repeats):
@@ -87,10 +87,10 @@ def carry_out(program: Program, name: str, plan: Plan, folder: Path, told: Calla
 
 def results(folder: Path) -> Results:
     """Read what a folder has; `NoResults` if it has no comparison."""
+    said = _said(folder)
     try:
-        said = json.loads((folder / _PLAN).read_text())
         plan = _plan(said["plan"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise NoResults(f"{folder} has no comparison: {error}") from error
     rates = {scheme: rate for scheme, rate in _rates(folder).items() if isinstance(rate, float)}
     records = read_all(folder / _RUNS)
@@ -99,18 +99,37 @@ def results(folder: Path) -> Results:
     )
 
 
-def _open(folder: Path, name: str, explained: str, plan: Plan) -> None:
+def _open(folder: Path, name: str, program: Program, plan: Plan) -> None:
     """Make the folder if it is not there; `OtherResults` if it has others."""
     (folder / _RUNS).mkdir(parents=True, exist_ok=True)
-    said = {"program": name, "explained": explained, "plan": asdict(plan), "machine": describe_machine()}
+    said = {
+        "program": name,
+        "explained": program.explain(),
+        "code": code_of(program),
+        "plan": asdict(plan),
+        "machine": describe_machine(),
+    }
     file = folder / _PLAN
     if not file.exists():
-        file.write_text(json.dumps(said, indent=1))
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(said, indent=1))
+        part.replace(file)
         return
-    there = json.loads(file.read_text())
-    for part, value in json.loads(json.dumps(said)).items():
-        if there.get(part) != value:
-            raise OtherResults(f"{folder} has results of another {part}; choose another folder, or delete this one")
+    there = _said(folder)
+    for part_of, value in json.loads(json.dumps(said)).items():
+        if there.get(part_of) != value:
+            what = {"code": "version of the program's code", "explained": "program"}.get(part_of, part_of)
+            raise OtherResults(f"{folder} has results of another {what}; choose another folder, or delete this one")
+
+
+def _said(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / _PLAN).read_text())
+    except (OSError, ValueError) as error:
+        raise NoResults(f"{folder} has no comparison that can be read: {error}; choose another folder") from error
+    if not isinstance(found, dict):
+        raise NoResults(f"{folder / _PLAN} is no plan of a comparison; choose another folder")
+    return found
 
 
 def _plan(data: dict[str, object]) -> Plan:

@@ -37,11 +37,12 @@ class Measure:
 
 
 def _part(part: str, name: str, unit: float = 1.0) -> Callable[[Record], float | None]:
-    """Return a function that gives a figure of a part of a record; None where a run does not have the part."""
+    """Return a function that gives a figure of a part of a record; None where a run does not have it."""
 
     def of(record: Record) -> float | None:
         found = getattr(record, part)
-        return None if found is None else getattr(found, name) / unit
+        value = None if found is None else getattr(found, name)
+        return None if value is None else value / unit
 
     return of
 
@@ -50,7 +51,8 @@ SILENCE: Final = Measure(
     "silence",
     "ms",
     _part("outage", "no_output_s", 1e-3),
-    "the longest time without a new row, from the first fault on",
+    "the longest time without a new row, from the first fault on; > where it lasted until the end of the run",
+    lambda record: record.outage is not None and record.outage.silent_at_end,
 )
 CPU: Final = Measure(
     "CPU",
@@ -78,7 +80,14 @@ MEASURES: Final[Sequence[Measure]] = (
         "s",
         _part("outage", "rolling_mean_s"),
         "from the last fault until the mean of a second stays within the usual mean and 1.1 standard deviations, less "
-        "half of that second: the rule of the scripts that came with Clonos, which have ten seconds",
+        "half of that second: the rule of the scripts that came with Clonos, which have ten seconds; - where rows come "
+        "in bursts",
+    ),
+    Measure(
+        "redundancy",
+        "s",
+        lambda record: record.redundant_s,
+        "from the last fault until each lost replica was replaced; - where none was lost, or not all were replaced",
     ),
     Measure("rows", "1/s", lambda record: record.throughput, "rows seen in a second before the fault"),
     CPU,
@@ -103,6 +112,12 @@ MEASURES: Final[Sequence[Measure]] = (
     ),
     Measure("lost", "rows", _part("difference", "lost"), "rows that did not come"),
     Measure("twice", "rows", _part("difference", "twice"), "rows that came more often than they should"),
+    Measure(
+        "wrong",
+        "rows",
+        _part("difference", "wrong"),
+        "rows that should not be there, under schemes that are at least once",
+    ),
     Measure("rolled back", "times", lambda record: record.restarts, "how often all partitions went back to an epoch"),
     Measure("masked", "times", lambda record: record.masked, "how often another replica made up for a loss"),
     Measure("others' CPU", "s/s", _part("cost", "others_cpu"), "processor time of other programs, which disturb"),
@@ -122,7 +137,8 @@ def in_digits(value: float) -> str:
 
 def sentences(plan: Plan, records: Sequence[Record], rows_differ: str) -> Sequence[str]:
     """Return what the figures say."""
-    groups = {scheme: of_scheme(records, scheme) for scheme in plan.schemes}
+    failed = {record.scheme for record in records if record.outcome is Outcome.FAILED}
+    groups = {scheme: of_scheme(records, scheme) for scheme in plan.schemes if scheme not in failed}
     alone = ["There is one run of each scheme: what is said of the differences may be chance."]
     return [
         *_about_outcomes(records, rows_differ),
@@ -141,7 +157,9 @@ def _about_outcomes(records: Sequence[Record], rows_differ: str) -> Sequence[str
     failed = [record for record in records if record.outcome is Outcome.FAILED]
     if failed:
         names = ", ".join(sorted({record.scheme for record in failed}))
-        said.append(f"{len(failed)} runs failed ({names}); they count for nothing, and the reasons are below.")
+        said.append(
+            f"{len(failed)} runs failed ({names}); the reasons are below, and what follows leaves these schemes out."
+        )
     refused = sorted({record.scheme for record in records if record.outcome is Outcome.REFUSED})
     if refused:
         said.append(f"The program, or an option of the plan, is refused by {', '.join(refused)}.")
@@ -163,8 +181,10 @@ def _about_outcomes(records: Sequence[Record], rows_differ: str) -> Sequence[str
     if known:
         twice = sum(difference.twice for difference in known)
         where = "In the other outputs no" if rows_differ else "In the measured runs no"
+        wrong = sum(difference.wrong for difference in known)
         said.append(
-            f"{where} row was lost or wrong"
+            f"{where} row was lost"
+            + (f"; {wrong:,} were wrong, under schemes that are at least once" if wrong else " or wrong")
             + (f", and {twice:,} came twice, to outputs that are at least once." if twice else ", and none came twice.")
         )
     return said

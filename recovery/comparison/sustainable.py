@@ -17,9 +17,12 @@ from recovery.comparison.prepared import own_rate, prepare
 from recovery.comparison.record import Outcome
 from recovery.schemes.named import Compared
 from snapshot.program.program import Program
+from statebackend.durations import milliseconds
 from statebackend.errors import JobError
 
 _CLOSE: Final = 1.1
+_WARM_MS: Final = 5_000
+_EPOCHS: Final = 4
 _STEP: Final = 4.0
 _TRIES: Final = 3
 _LEAST: Final = 10.0
@@ -68,7 +71,8 @@ def sustainable(program: Program, compared: Compared, plan: Plan, folder: Path, 
     `told` hears of each rate that is tried.
     """
     search, why = Search(own_rate(program)), ""
-    trial = replace(plan, warm="2s", before="6s", after="4s", share=None)
+    warm = max(_WARM_MS, _EPOCHS * milliseconds(plan.every))
+    trial = replace(plan, warm=f"{warm}ms", before="6s", after="4s", share=None)
     while (rate := search.next) is not None:
         outcome, why = _tried(program, rate, compared, trial, folder)
         if outcome in (Outcome.REFUSED, Outcome.NO_FAULT):

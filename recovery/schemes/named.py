@@ -37,6 +37,8 @@ class Compared:
     """The scheme in a few words, for readers of a report."""
     survives: bool = True
     """False if it takes no epochs, and so survives no fault: it shows what a program costs without any."""
+    at_least_once: bool = False
+    """True if a row may count twice in state after a fault: then rows that no run without faults has are no failure."""
 
 
 COMPARED: Final[Mapping[str, Compared]] = {
