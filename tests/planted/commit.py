@@ -94,7 +94,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Transactions, "_report_ready", report)
 
 
-@planted("the rows of an abandoned epoch are dropped while the job runs on")
+@planted("the rows of an abandoned epoch are dropped while the job runs on", shown_by=9)
 def _(patch: MonkeyPatch) -> None:
     right = Transactions._carried
 
@@ -138,7 +138,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Tree, "publish", publish)
 
 
-@planted("a manifest that could not be written counts as written", shown_by=18)
+@planted("a manifest that could not be written counts as written", shown_by=81)
 def _(patch: MonkeyPatch) -> None:
     right = Tree.publish
 
@@ -174,7 +174,7 @@ def _(patch: MonkeyPatch) -> None:
 # --- the second phase ------------------------------------------------------------------------------------------------
 
 
-@planted("an unknown outcome of a commit is taken for success", shown_by=6)
+@planted("an unknown outcome of a commit is taken for success", shown_by=8)
 def _(patch: MonkeyPatch) -> None:
     right = Transactions._answered
 
@@ -196,7 +196,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Transactions, "begin", begin)
 
 
-@planted("transactions of several epochs are committed at once, in any order", shown_by=21)
+@planted("transactions of several epochs are committed at once, in any order", shown_by=133)
 def _(patch: MonkeyPatch) -> None:
     right = Transactions._commit_next
 
@@ -211,7 +211,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Transactions, "_commit_next", commit_next)
 
 
-@planted("an epoch is journalled as committed before those who were restored have committed it", shown_by=6)
+@planted("an epoch is journalled as committed before those who were restored have committed it", shown_by=115)
 def _(patch: MonkeyPatch) -> None:
     right = Coordinator._started
 
@@ -236,7 +236,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Transactions, "_commit_next", commit_next)
 
 
-@planted("a commit of one sink counts for all sinks of its partition", shown_by=3)
+@planted("a commit of one sink counts for all sinks of its partition", shown_by=9)
 def _(patch: MonkeyPatch) -> None:
     def committed(self: PartitionAttempt) -> Epoch | None:
         return max((epoch for epoch in self._settled.values() if epoch is not None), default=None)
@@ -337,7 +337,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Coordinator, "_broken", broken)
 
 
-@seldom("a roll-back does not wait for the publication under way")
+@planted("a roll-back does not wait for the publication under way", shown_by=36)
 def _(patch: MonkeyPatch) -> None:
     right = Coordinator._broken
 
@@ -424,7 +424,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Endings, "reached", reached)
 
 
-@planted("an epoch that was triggered before all input had ended counts as the last", shown_by=5)
+@planted("an epoch that was triggered before all input had ended counts as the last", shown_by=4)
 def _(patch: MonkeyPatch) -> None:
     right = Endings.all_ended
 

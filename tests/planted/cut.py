@@ -100,12 +100,12 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(StageInputs, "left", lambda self: {})
 
 
-@planted("what arrives after an unaligned cut is left out of the channel state", shown_by=35)
+@planted("what arrives after an unaligned cut is left out of the channel state", shown_by=44)
 def _(patch: MonkeyPatch) -> None:
     patch.setattr(Aligner, "_record", lambda self, channel, frame: None)
 
 
-@planted("what a marker overtakes at its sender is left out of the channel state", shown_by=11)
+@planted("what a marker overtakes at its sender is left out of the channel state", shown_by=35)
 def _(patch: MonkeyPatch) -> None:
     right = Outbox._overtake
 
@@ -116,7 +116,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Outbox, "_overtake", overtake)
 
 
-@seldom("channel state goes on behind the marker")
+@planted("channel state goes on behind the marker", shown_by=96)
 def _(patch: MonkeyPatch) -> None:
     right = Aligner._before_marker
 
@@ -229,13 +229,13 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(KeyedRun, "poll", polled)
 
 
-@planted("a sink's transaction is sealed after rows behind the marker", shown_by=13)
+@planted("a sink's transaction is sealed after rows behind the marker", shown_by=40)
 def _(patch: MonkeyPatch) -> None:
     right = SinkRun.cut
     patch.setattr(SinkRun, "cut", lambda self, epoch: self._loop.call_soon(lambda: right(self, epoch)))
 
 
-@planted("broadcast state is left out of a restore", shown_by=2)
+@planted("broadcast state is left out of a restore", shown_by=21)
 def _(patch: MonkeyPatch) -> None:
     patch.setattr(BroadcastStates, "_restore", lambda self, data: None)
 
@@ -274,7 +274,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Epochs, "_publish", publish)
 
 
-@planted("splits that no partition has read yet are forgotten by a restore", shown_by=11)
+@planted("splits that no partition has read yet are forgotten by a restore")
 def _(patch: MonkeyPatch) -> None:
     def unassigned(manifest: Any, uid: Any) -> Sequence[str]:
         return ()

@@ -92,7 +92,7 @@ def _(patch: MonkeyPatch) -> None:
     )
 
 
-@planted("under Synchronous, only the first partition hears that its sources pause")
+@planted("under Synchronous, only the first partition hears that its sources pause", shown_by=5)
 def _(patch: MonkeyPatch) -> None:
     under_synchronous(patch)
     right = PartitionAttempt._trigger
@@ -240,7 +240,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(StageRun, "triggered", triggered)
 
 
-@planted("under MicroBatches, partitions do not hear that an epoch was given up")
+@planted("under MicroBatches, partitions do not hear that an epoch was given up", shown_by=1)
 def _(patch: MonkeyPatch) -> None:
     under_micro_batches(patch)
     _tell_nothing_of_what_is_given_up(patch)

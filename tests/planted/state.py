@@ -40,7 +40,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(FrozenContents, "entries", lambda self: (entry for entry in right(self) if entry[1] is not None))
 
 
-@planted("an epoch is acknowledged before its files are in the store")
+@planted("an epoch is acknowledged before its files are in the store", shown_by=21)
 def _(patch: MonkeyPatch) -> None:
     right = Persister._upload
 
@@ -55,7 +55,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Persister, "_upload", upload)
 
 
-@planted("an epoch is durable while an earlier one's files are not")
+@planted("an epoch is durable while an earlier one's files are not", shown_by=6)
 def _(patch: MonkeyPatch) -> None:
     right = Uploads._report
 
@@ -209,7 +209,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Persister, "_hear", lambda self, said: self._handle(said.result))
 
 
-@seldom("a rewound state names its files as the attempt before did")
+@planted("a rewound state names its files as the attempt before did", shown_by=23)
 def _(patch: MonkeyPatch) -> None:
     right = Persister._begin_anew
 
@@ -219,7 +219,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Persister, "_begin_anew", begin_anew)
 
 
-@seldom("changes cut since are kept when the state is rewound, and go with the next epoch")
+@planted("changes cut since are kept when the state is rewound, and go with the next epoch", shown_by=1)
 def _(patch: MonkeyPatch) -> None:
     right = Persister.rewind
 
@@ -235,7 +235,7 @@ def _(patch: MonkeyPatch) -> None:
 # --- standbys that follow --------------------------------------------------------------------------------------------
 
 
-@seldom("a state that followed is taken as it is, of whatever epoch")
+@planted("a state that followed is taken as it is, of whatever epoch", shown_by=9)
 def _(patch: MonkeyPatch) -> None:
     right = state_cache._is_now
     patch.setattr(state_cache, "_is_now", lambda state, *args: state.is_untouched or right(state, *args))
@@ -254,7 +254,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(keyed_state, "catching_up", following)
 
 
-@seldom("a state that follows takes the last delta alone")
+@planted("a state that follows takes the last delta alone", shown_by=36)
 def _(patch: MonkeyPatch) -> None:
     right = catching_up.catching_up
     patch.setattr(

@@ -38,7 +38,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(JournalWriter, "_is_void", lambda self, floor: False)
 
 
-@seldom("a create that succeeded but whose answer was lost is taken for another writer's")
+@planted("a create that succeeded but whose answer was lost is taken for another writer's", shown_by=23)
 def _(patch: MonkeyPatch) -> None:
     right = JournalWriter.handle
 
@@ -53,7 +53,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(JournalWriter, "_is_own", lambda self, found: not lost.get(self) and found == self._entry)
 
 
-@seldom("an unknown outcome of a create is taken for success")
+@planted("an unknown outcome of a create is taken for success", shown_by=12)
 def _(patch: MonkeyPatch) -> None:
     right = JournalWriter.handle
 
@@ -87,7 +87,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(JournalCompactor, "handle", handle)
 
 
-@planted("a compaction deletes entries that came after its summary", shown_by=9)
+@planted("a compaction deletes entries that came after its summary", shown_by=44)
 def _(patch: MonkeyPatch) -> None:
     right = journal_compaction.plan_compaction
 
@@ -148,7 +148,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(owned, "plan_removal", plan)
 
 
-@planted("a removal does not look at pins: a savepoint or a reader loses its files")
+@planted("a removal does not look at pins: a savepoint or a reader loses its files", shown_by=2)
 def _(patch: MonkeyPatch) -> None:
     def refusal_to_remove(state: Any, record: Any) -> Any:
         return right(replace(state, pins=()), record)
@@ -183,12 +183,12 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Epochs, "_remove", remove)
 
 
-@planted("an epoch is removed while its output awaits its commit")
+@planted("an epoch is removed while its output awaits its commit", shown_by=3)
 def _(patch: MonkeyPatch) -> None:
     patch.setattr(EpochRecord, "awaits_commit", property(lambda self: False))
 
 
-@seldom("a reader does not pin what it reads")
+@planted("a reader does not pin what it reads", shown_by=33)
 def _(patch: MonkeyPatch) -> None:
     patch.setattr(visitors, "pinned", lambda tree, epoch: nullcontext())
 
@@ -216,7 +216,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(JournalState, "summarised", summarised)
 
 
-@seldom("a job makes output once more without being told that it may")
+@planted("a job makes output once more without being told that it may", shown_by=8)
 def _(patch: MonkeyPatch) -> None:
     right = start.decide
     patch.setattr("recovery.driver.claim.decide", lambda seen: right(replace(seen, accept_duplicates=True)))
@@ -225,7 +225,7 @@ def _(patch: MonkeyPatch) -> None:
 # --- orphans ---------------------------------------------------------------------------------------------------------
 
 
-@seldom("a clean-up from outside deletes files of an epoch in flight")
+@planted("a clean-up from outside deletes files of an epoch in flight", shown_by=36)
 def _(patch: MonkeyPatch) -> None:
     right = cleanup._fate
 

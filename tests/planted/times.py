@@ -17,7 +17,7 @@ from snapshot.host.partition.stage_time import StageTime
 from tests.planted.error import planted, seldom
 
 
-@seldom("watermarks are left out of the cut")
+@planted("watermarks are left out of the cut", shown_by=9)
 def _(patch: MonkeyPatch) -> None:
     right = restore.plan_restore
 
@@ -76,7 +76,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(EventTimes, "_timestamp", timestamp)
 
 
-@seldom("event time is announced before what it makes due is done")
+@planted("event time is announced before what it makes due is done", shown_by=40)
 def _(patch: MonkeyPatch) -> None:
     right = StageTime.advance
 
@@ -112,7 +112,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(restore, "earliest", latest)
 
 
-@seldom("a watermark leaves no time for rows that are out of order")
+@planted("a watermark leaves no time for rows that are out of order", shown_by=11)
 def _(patch: MonkeyPatch) -> None:
     right = source_times.EventTimes.watermark
 

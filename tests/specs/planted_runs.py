@@ -20,8 +20,8 @@ found at all is for `tests/test_planted_errors.py` to see.
 
 _STATE: Final = "the specifications do not know what states hold"
 _TIME: Final = "the specifications know no event time"
-_OF_A_SCHEME: Final = "under "
-"""Errors of one scheme alone break promises that no other has; the specifications do not know them."""
+_OF_A_SCHEME: Final = ("under ", "a member that ")
+"""Errors of one scheme alone, or of replicas, break promises that no other has; the specifications do not know them."""
 _JOURNAL: Final = "the journal's own protocol is not specified"
 UNSEEN: Final = {
     "a collision is taken for success": _JOURNAL,
