@@ -27,7 +27,10 @@ FIELDS = {"workload", "figure", "value", "unit", "runs", "cpu_s"}
 # --- the command line -------------------------------------------------------------------------------------------------
 
 
-_SLOW = ("slow", "W1", "W2", "W3", "W4", "W6", "standbys", "sinks", "processes", "schemes", "pausing", "telemetry")
+_SLOW = (
+    "slow", "structured", "W1", "W2", "W3", "W4", "W6", "standbys", "sinks", "processes", "schemes", "pausing",
+    "telemetry",
+)  # fmt: skip
 """They start jobs again and again, whose processes take seconds to come: PROFILE=thorough tries them as well."""
 
 

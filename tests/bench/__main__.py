@@ -27,6 +27,7 @@ from tests.bench import (
     state_rewind,
     state_throughput,
     state_uploads,
+    structured,
     table,
     telemetry,
     w1,
@@ -103,6 +104,10 @@ def workloads(*, small: bool = False, write: bool = False) -> Workloads:
         schemes.WORKLOAD: lambda: schemes.figures(schemes.SMALL if small else schemes.FULL),
         telemetry.WORKLOAD: lambda: telemetry.figures(telemetry.SMALL if small else telemetry.FULL),
         standbys.WORKLOAD: lambda: standbys.figures(standbys.SMALL if small else standbys.FULL),
+        **{
+            f"{structured.WORKLOAD}/{name}": partial(part, structured.SMALL if small else structured.FULL)
+            for name, part in structured.PARTS.items()
+        },
         w6.WORKLOAD: lambda: w6.figures(w6.SMALL if small else w6.FULL),
         **{name: partial(part, w4.SMALL if small else w4.FULL) for name, part in w4.PARTS.items()},
     }
