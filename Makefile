@@ -118,7 +118,7 @@ lint: $(VENV)/lint  ## ruff and mypy --strict; mypy and pyright on the programs 
 bench: $(VENV)/test  ## figures as JSON lines; ONLY="coordinator" for some
 	@$(BIN)/python -m tests.bench $(ONLY)
 
-compare: $(VENV)/test  ## recovery schemes beside each other, a worker killed in each, about 7 minutes: build/compare/report.html; PROGRAM=... PLAN=small
+compare: $(VENV)/test  ## recovery schemes beside each other, a worker killed in each, about 8 minutes: build/compare/report.html; PROGRAM=... PLAN=small
 	$(BIN)/recovery compare $(or $(PROGRAM),recovery.comparison.programs:totals) --plan $(or $(PLAN),small) --folder $(or $(FOLDER),build/compare)
 
 pictures: $(VENV)/servers .servers/chromium.stamp  ## renew the pictures of a job's page

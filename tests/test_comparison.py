@@ -384,6 +384,11 @@ def test_the_cheapest_scheme_that_is_quiet_enough_is_named() -> None:
     said = sentences(Plan(schemes=tuple(one.scheme for one in runs)), runs, "")
     assert "Where output may be silent for 50 ms at most, passive+standby-open costs least (0.5 s/s of CPU)." in said
     assert "Where output may be silent for 0.2 s at most, passive costs least (0.4 s/s of CPU)." in said
+    runs.append(record("acks", 0, 0.03, 0.45))
+    more = sentences(Plan(schemes=tuple(one.scheme for one in runs)), runs, "")
+    assert (
+        "Where output may be silent for 50 ms at most, acks costs least (0.45 s/s of CPU); it is at least once." in more
+    )
     assert any("active replication has 10 ms of silence to 40 ms, and 2 times" in one for one in said)
 
 

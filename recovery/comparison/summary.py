@@ -13,6 +13,7 @@ from typing import Final
 
 from recovery.comparison.plan import Plan
 from recovery.comparison.record import Outcome, Record
+from recovery.schemes.named import COMPARED
 
 _MB: Final = 1e6
 _LIMITS: Final = ((0.05, "50 ms"), (0.2, "0.2 s"), (1.0, "1 s"))
@@ -223,7 +224,10 @@ def _about_limits(groups: Mapping[str, Sequence[Record]]) -> Sequence[str]:
             none = f"No scheme was silent for less than {name} in all of its runs."
         elif cheapest != before:
             cost = in_digits(quiet[cheapest])
-            said.append(f"Where output may be silent for {name} at most, {cheapest} costs least ({cost} s/s of CPU).")
+            repeats = "; it is at least once" if COMPARED[cheapest].at_least_once else ""
+            said.append(
+                f"Where output may be silent for {name} at most, {cheapest} costs least ({cost} s/s of CPU){repeats}."
+            )
         before = cheapest
     return [none, *said] if none else said
 
