@@ -25,6 +25,13 @@ _OF_A_SCHEME: Final = ("under ", "a member that ")
 _JOURNAL: Final = "the journal's own protocol is not specified"
 UNSEEN: Final = {
     "a collision is taken for success": _JOURNAL,
+    "a create that succeeded but whose answer was lost is taken for another writer's": _JOURNAL,
+    "a reader does not pin what it reads": "the specifications do not know who reads without a pin",
+    "a state that follows takes the last delta alone": _STATE,
+    "a watermark leaves no time for rows that are out of order": _TIME,
+    "an unknown outcome of a create is taken for success": _JOURNAL,
+    "event time is announced before what it makes due is done": _TIME,
+    "watermarks are left out of the cut": _TIME,
     "a compaction deletes entries before their summary is there": _JOURNAL,
     "a compaction deletes entries that came after its summary": _JOURNAL,
     "a restored list numbers its elements from the beginning": _STATE,
