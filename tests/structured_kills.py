@@ -152,7 +152,8 @@ def broker(folder: Path, source: str) -> Iterator[str]:
     from tests.servers.kafka import running_kafka
 
     with running_kafka(folder) as server:
-        server.admin().create_topics([NewTopic(TOPIC, num_partitions=3)])[TOPIC].result(timeout=PATIENCE)
+        admin = server.admin()  # its end would be that of the request
+        admin.create_topics([NewTopic(TOPIC, num_partitions=3)])[TOPIC].result(timeout=PATIENCE)
         yield server.bootstrap
 
 
