@@ -19,7 +19,7 @@ from recovery.driver.tree.owned import Tree
 from recovery.schemes.placing import place
 from recovery.schemes.scheme import Processes
 from snapshot.epochs.coordinator_events import RollBack
-from snapshot.host.protocol.messages import Hello
+from snapshot.host.protocol.messages import Drain, Hello
 from snapshot.ids import Member
 from snapshot.program.source import Available
 from statebackend.ids import Epoch, Generation, Incarnation, Partition, Uid
@@ -157,6 +157,8 @@ class Deployment:
                 self._slots[waiting.successor] = free[worker].slot
                 careful = partition in self._record.failures.suspects
                 attempt.restart(waiting, free[worker], careful=careful)
+                if self._record.endings.draining:
+                    self._workers.send(worker, Drain(attempt.incarnation))
                 standbys.look(attempt.deployed)
         if self._to_deploy is None:
             waits = bool(attempt.awaited)
