@@ -62,7 +62,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(WaitingToJoin, "keep", lambda self, copy, frame: True)
 
 
-@planted("a member joins behind a marker that came before all were connected with it", shown_by=22)
+@seldom("a member joins behind a marker that came before all were connected with it")
 def _(patch: MonkeyPatch) -> None:
     with_replicas(patch)
     right = Joining._heard

@@ -209,7 +209,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(Persister, "_hear", lambda self, said: self._handle(said.result))
 
 
-@planted("a rewound state names its files as the attempt before did", shown_by=23)
+@planted("a rewound state names its files as the attempt before did", shown_by=25)
 def _(patch: MonkeyPatch) -> None:
     right = Persister._begin_anew
 
