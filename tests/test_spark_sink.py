@@ -297,6 +297,7 @@ def test_rows_of_a_program_whose_partitions_are_killed_come_once_and_a_batch_is_
         every="50ms",
         progress=False,
     )
+    run.savepoint(PATIENCE)  # until the job has begun there is no tree to read
     query, batches = Query(tmp_path), list[list[int]]()
     while sum(map(len, batches)) < count:
         batch = query.next_batch()
