@@ -124,13 +124,14 @@ class Attached:
         """
         return self.ask(TakeSavepoint(), timeout)
 
-    def stop(self, *, savepoint: bool = False) -> Epoch | None:
+    def stop(self, *, savepoint: bool = False, timeout: float | None = None) -> Epoch | None:
         """Stop the job after one more epoch, which is complete and committed when this returns.
 
         With `savepoint` the epoch is pinned, and returned. `ConnectionLost` if the job fails before that, if another
-        caller cancels it, or if it finishes, or another caller stops it, without the savepoint.
+        caller cancels it, or if it finishes, or another caller stops it, without the savepoint. It is also raised if
+        `timeout` seconds pass first; the job goes on stopping then.
         """
-        over = self._end(StopJob(savepoint))
+        over = self._end(StopJob(savepoint), timeout)
         if isinstance(over, Stopped) and over.cancelled:
             raise ConnectionLost(f"job {self.job} was cancelled by another caller before it had stopped")
         epoch = over.savepoint if isinstance(over, Stopped) else None
@@ -153,15 +154,26 @@ class Attached:
         """End the job at once; started again, it goes on from its last complete epoch."""
         self._end(CancelJob())
 
-    def _end(self, command: Command[None]) -> AnyEvent | None:
-        """Give a command that ends the job, and return how it ended; `ConnectionLost` if it failed."""
-        events = self.follow()
+    def _end(self, command: Command[None], timeout: float | None = None) -> AnyEvent | None:
+        """Give a command that ends the job, and return how it ended; `ConnectionLost` if it failed, or takes longer."""
+        self.follow()
         self.ask(command)
-        for _ in events:
-            pass
+        self._wait_for_end(timeout)
         if isinstance(self._over, GaveUp):
             raise ConnectionLost(f"job {self.job} failed before it had stopped: {self._over.reason}")
         return self._over
+
+    def _wait_for_end(self, timeout: float | None) -> None:
+        """Wait until the driver has told how the job ended; `ConnectionLost` if it has not."""
+
+        def ended() -> bool:
+            self._unread.clear()  # else they are kept for as long as the job takes
+            return bool(self._lost)
+
+        if not self._loop.run(ended, timeout):
+            raise ConnectionLost(f"job {self.job} has not ended in {timeout:g} s; it was told to, and still may")
+        if self._over is None:
+            raise ConnectionLost(self._lost)
 
     @property
     def events(self) -> tuple[AnyEvent, ...]:

@@ -285,6 +285,8 @@ class EpochCompleted(Event):
     partitions: tuple[PartitionCost, ...] = ()
     states: Mapping[Uid, Mapping[Partition, int]] = field(default_factory=dict)
     """The bytes of all files that it names, of each operator's state in each partition."""
+    output: bool = True
+    """True if its sinks have output of its own to commit; an `EpochCommitted` follows then, at it or a later epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -259,6 +259,9 @@ class Over(recovery.Attached):
     def ask(self, command: Command[Answer], timeout: float | None = 0.0) -> Answer:
         return None  # type: ignore[return-value]  # as the wishes to end are answered
 
+    def _wait_for_end(self, timeout: float | None) -> None:
+        pass
+
 
 @pytest.mark.parametrize(
     ("over", "how"),

@@ -151,7 +151,7 @@ def test_notes_that_are_not_understood_are_left_out(found: object) -> None:
 
 
 def test_a_time_that_is_no_number_of_milliseconds_is_not_known() -> None:
-    took = [[0, 10**400, 2.0, None, 4.0, 5, 6]]
+    took = [[0, 10**400, 2.0, None, 1e308, 5, 6]]
     assert notes.from_json(Json.of({"took": took})) == Notes(
-        took=(PartitionCost(Partition(0), 0.0, 2.0, 0.0, 4.0, 5, 6),)
+        took=(PartitionCost(Partition(0), 0.0, 2.0, 0.0, 0.0, 5, 6),)
     )

@@ -36,8 +36,10 @@ def of_kind(kind: type[log.AnyEvent]) -> st.SearchStrategy[log.AnyEvent]:
 @pytest.fixture(autouse=True, scope="module")
 def _thousandths() -> Any:
     st.register_type_strategy(float, THOUSANDTHS)
+    st.register_type_strategy(int, NUMBERS)
     yield
     st.register_type_strategy(float, st.floats())
+    st.register_type_strategy(int, st.integers())
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -65,6 +67,26 @@ def test_a_field_of_another_type_is_refused_and_one_that_is_not_known_is_left_ou
         event_of(line.replace('"none"', "5"))
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 400, "-1e30", "1" * 5_000])
+@pytest.mark.parametrize("field", ["since_trigger_ms", "state_bytes", "time"])
+def test_a_number_that_is_none_or_endless_costs_its_line_alone(field: str, number: str, tmp_path: Path) -> None:
+    line = line_of(
+        log.EpochCompleted(
+            at=1.0, epoch=Epoch(Generation(1), 1), savepoint=False, since_trigger_ms=17.0, alignment_ms=0.0,
+            sync_ms=0.0, async_ms=0.0, state_bytes=17, channel_bytes=0,
+        )
+    )  # fmt: skip
+    assert isinstance(event_of(line), log.EpochCompleted)
+    before, after = ("01.", "000Z") if field == "time" else (f'"{field}": ', "17.0" if "ms" in field else "17")
+    damaged = line.replace(before + after, before + number + "Z" * (field == "time"))
+    assert damaged != line
+    path = tmp_path / "events.jsonl"
+    path.write_text(damaged + line_of(skipped(1)))
+    past = PastEvents(path)
+    assert list(past.more()) == [skipped(1)]
+    assert past.unreadable == 1
+
+
 def skipped(number: int) -> log.EpochSkipped:
     return log.EpochSkipped(at=float(number), reason="x" * 100)
 
@@ -90,6 +112,21 @@ def test_a_file_is_followed_through_damage_half_lines_and_being_put_aside(tmp_pa
     assert path.with_name("events.jsonl.1").exists()
     assert list(past.more()) == [skipped(number) for number in range(4, 12)]
     assert list(PastEvents(path).more())[-8:] == [skipped(number) for number in range(4, 12)]
+
+
+def test_a_file_that_is_put_aside_during_the_first_look_is_read_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    aside = path.with_name("events.jsonl.1")
+    aside.write_text(line_of(skipped(0)))
+    path.write_text(line_of(skipped(1)))
+    past = PastEvents(path)
+    first = past.more()
+    found = [next(first)]
+    path.replace(aside)
+    path.write_text(line_of(skipped(2)))
+    found += [*first, *past.more(), *past.more()]
+    assert found == [skipped(0), skipped(1), skipped(2)]
+    assert (past.unreadable, past.passed_over) == (0, 0)
 
 
 def test_of_a_very_long_past_the_newest_part_is_read(tmp_path: Path) -> None:

@@ -26,12 +26,14 @@ from recovery.command.exits import Exit
 from recovery.driver.report.event_log import line_of
 from recovery.offline.job_tree import open_tree
 from recovery.offline.stopped_job import take_over
-from recovery.telemetry.html_report import html_of
+from recovery.telemetry.html_report import html_of, report
 from recovery.telemetry.latency import Age, Ages, around, thinned
 from recovery.telemetry.page_data import page_data
 from recovery.telemetry.past_job import PastJob
 from recovery.telemetry.server import Endpoint, WebServer
 from recovery.telemetry.tree_data import tree_data
+from snapshot import Generate, Stream, ToDriver
+from statebackend.columns import schema_of
 from statebackend.ids import Epoch, Generation
 from tests import endless_job
 from tests.command_line import run_command
@@ -216,6 +218,46 @@ def test_a_running_job_is_shown_takes_orders_of_its_page_alone_and_may_end_meanw
     assert "does not run" in json.loads(asked(url, "/savepoint", "POST", **token, **page)[1])["problem"]
 
 
+def test_an_order_that_takes_long_is_answered_in_time_and_no_other_waits_behind_it(
+    tmp_path: Path, open_ones: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recovery.telemetry.past_job._ORDER", 3.0)
+    run = recovery.run(
+        endless_job.program(tmp_path / "output"),
+        checkpoints=tmp_path / "tree",
+        job="endless",
+        every="1h",
+        launcher=(launcher := LocalProcesses()),
+        local=tmp_path / "local",
+        advanced={"lost_after": "60s"},
+        progress=False,
+    )
+    said = list[Mapping[str, str]]()
+    with recovery.attach(job_folder=tmp_path / "local") as attached:
+        before = attached.savepoint(endless_job.PATIENCE)
+        attached.follow()
+        job = past(tmp_path, open_ones, actions=True)
+        pid = next(iter(launcher.pids.values()))
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            stop = threading.Thread(target=lambda: said.append(json.loads(job.orders["/stop"]().body)))
+            stop.start()
+            while (event := attached.next_event(endless_job.PATIENCE)) is not None:
+                if isinstance(event, log.EpochTriggered) and event.epoch > before:
+                    break
+            for order in job.orders.values():
+                assert "is not carried out yet" in json.loads(order().body)["problem"]
+            assert stop.is_alive()
+            stop.join(endless_job.PATIENCE)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    (answer,) = said
+    assert "has not ended in 3 s" in answer["problem"]
+    run.wait()
+    assert run.status().state is recovery.RunState.STOPPED, "as it was told to, though later"
+    assert "does not run" in json.loads(job.orders["/stop"]().body)["problem"], "the next order is not held up"
+
+
 DRIVER = """
 import sys
 from pathlib import Path
@@ -279,6 +321,23 @@ def test_names_end_no_script_of_a_report() -> None:
     assert "<!--" not in text
 
 
+def test_numbers_that_json_does_not_have_end_neither_page_nor_report(
+    stopped: Path, tmp_path: Path, open_ones: ExitStack
+) -> None:
+    for name in ("tree", "local"):
+        shutil.copytree(stopped / name, tmp_path / name)
+    lines = (stopped / "local" / "events.jsonl").read_text().splitlines(keepends=True)
+    (complete, *_) = [line for line in lines if '"event": "EpochCompleted"' in line]
+    with (tmp_path / "local" / "events.jsonl").open("a") as file:
+        for number in ("NaN", "1e999", "1e308", "9" * 400):
+            file.write(re.sub(r'("since_trigger_ms": )[\d.]+', rf"\g<1>{number}", complete, count=1))
+    found = data_of(past(tmp_path, open_ones))
+    assert "4 lines of it cannot be read" in found["told_by"]
+    assert found["state"] == "stopped"
+    done = report(tmp_path / "tree", tmp_path / "report.html", job_folder=tmp_path / "local")
+    assert done.epochs == len(found["epochs"]) > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "token", "why"),
     [
@@ -296,10 +355,13 @@ def test_a_page_that_others_could_reach_needs_a_token(
     assert re.search(why, printed.err)
 
 
+@pytest.mark.parametrize("token", [None, ""])
 def test_the_command_says_where_the_page_is_and_makes_a_token_for_actions(
-    stopped: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    stopped: Path, token: str | None, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("EPOCHCUT_WEB_TOKEN", raising=False)
+    if token is not None:
+        monkeypatch.setenv("EPOCHCUT_WEB_TOKEN", token)
     told: list[tuple[int, int]] = []
 
     def look(_: threading.Event) -> None:
@@ -375,6 +437,39 @@ def test_rows_that_a_failure_took_back_count_from_when_they_came_first() -> None
 def test_several_epochs_may_be_committed_at_once() -> None:
     found = ages_of(complete(1, 1.0, 1.0), complete(2, 2.0, 2.0), complete(3, 3.0, 3.0), committed(2, 4.0))
     assert found == [(1, 3000, 3000), (2, 3000, 2000)]
+
+
+def test_epochs_without_output_of_their_own_have_no_age_and_do_not_pile_up() -> None:
+    idle = [replace(complete(number, float(number), float(number)), output=False) for number in range(1, 3_600)]
+    assert ages_of(*idle, complete(3_600, 3_600.0, 3_600.1), committed(3_600, 3_600.2)) == [(3_600, 1_200, 200)]
+    ages = Ages()
+    for event in idle:
+        ages.heard(event)
+    assert not ages._waiting
+
+
+@pytest.mark.parametrize("at_commit", [True, False])
+def test_a_running_job_tells_which_of_its_epochs_have_output_to_commit(tmp_path: Path, at_commit: bool) -> None:
+    rows = Stream.read(Generate(lambda i: {"v": i}, schema_of({"v": int}), rate=2_000.0), uid="rows")
+    run = recovery.run(
+        rows.write(ToDriver(at_commit=at_commit), uid="out"),
+        checkpoints=tmp_path / "tree",
+        job="endless",
+        every="50ms",
+        launcher=LocalProcesses(),
+        local=tmp_path / "local",
+        progress=False,
+    )
+    with recovery.attach(job_folder=tmp_path / "local") as attached:
+        for _ in range(5):
+            endless_job.wait_for(attached, log.EpochCommitted if at_commit else log.EpochCompleted)
+        attached.stop()
+    run.wait()
+    told = {event.epoch for event in run.events if isinstance(event, log.EpochCompleted) and event.output}
+    committed = {event.epoch for event in run.events if isinstance(event, log.EpochCommitted)}
+    assert len(committed) >= 5 * at_commit
+    assert committed <= told
+    assert bool(told) is at_commit
 
 
 def test_around_a_recovery_are_the_ages_before_meanwhile_and_behind_its_first_commit() -> None:

@@ -77,7 +77,8 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
 
 
 def _page(arguments: argparse.Namespace) -> None:
-    token = os.environ.get(TOKEN, "") or (token_urlsafe() if arguments.allow_actions else "")
+    given = os.environ.get(TOKEN, "")
+    token = given or (token_urlsafe() if arguments.allow_actions else "")
     endpoint = Endpoint.of("--listen", arguments.listen, token, f"${TOKEN}")
     if (arguments.certificate is None) != (arguments.key is None):
         raise WrongUsage("--certificate and --key belong together; give both or none")
@@ -91,8 +92,7 @@ def _page(arguments: argparse.Namespace) -> None:
     )
     with closing(job), closing(WebServer(endpoint, "/")) as server:
         server.begin(job.routes, job.orders)
-        made = arguments.allow_actions and TOKEN not in os.environ
-        url = f"{server.url}?token={token}" if made else server.url
+        url = server.url if token == given else f"{server.url}?token={token}"
         show(Shown(job.job, url), f"{job.job} is shown at {url} until Ctrl-C", as_json=arguments.json)
         with suppress(KeyboardInterrupt):
             Event().wait()

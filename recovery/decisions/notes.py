@@ -24,6 +24,8 @@ _MOST_ORIGINS: Final = 100
 """So many verbs back it is told where an epoch comes from."""
 _TIMES: Final = ("since_trigger_ms", "alignment_ms", "sync_ms", "async_ms")
 _SIZES: Final = ("state_bytes", "channel_bytes")
+_ENDLESS: Final = 2**64
+"""No time and no size is so large: a sum of greater ones might be no number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +120,7 @@ def _took_from(found: JsonLike) -> PartitionCost | None:
 
 
 def _milliseconds(found: JsonLike) -> float:
-    try:
-        return float(found) if isinstance(found, int | float) else 0.0
-    except OverflowError:
-        return 0.0
+    return float(found) if isinstance(found, int | float) and abs(found) < _ENDLESS else 0.0
 
 
 def _epoch(found: JsonLike) -> Epoch | None:

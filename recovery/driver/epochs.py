@@ -297,7 +297,7 @@ class Epochs:
         self._named_from = done.named_from
         record.failures.completed()
         self._environment.deliveries.completed(all_transactions_in(self._tree.manifest(epoch)))
-        self._note(record.times.completed(epoch, self._now(), means.wall()))
+        self._note(record.times.completed(epoch, self._now(), means.wall(), output=done.output))
         self._standbys.completed(epoch)
         self.tell(events.Published(epoch))
         if done.pinned:

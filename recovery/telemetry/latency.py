@@ -41,25 +41,25 @@ class Ages:
 
     def __init__(self) -> None:
         self._found: deque[Age] = deque(maxlen=_KEPT)
-        self._waiting: list[tuple[Epoch, float, float]] = []
-        """Complete epochs that are not committed: the time of their triggers, and of those before them."""
+        self._waiting: deque[tuple[Epoch, float, float]] = deque(maxlen=_KEPT)
+        """Complete epochs with output that is not committed: the time of their triggers, and of those before them."""
         self._last: float | None = None
         """The time of the trigger of the last complete epoch."""
 
     def heard(self, event: log.AnyEvent) -> None:
         """Take an event."""
         match event:
-            case log.EpochCompleted(epoch=epoch, at=at, since_trigger_ms=took):
+            case log.EpochCompleted(epoch=epoch, at=at, since_trigger_ms=took, output=output):
                 triggered = at - took / 1000
-                self._waiting.append((epoch, triggered, triggered if self._last is None else self._last))
+                if output:  # of others no commit is told
+                    self._waiting.append((epoch, triggered, triggered if self._last is None else self._last))
                 self._last = triggered
             case log.EpochCommitted(epoch=epoch, at=at):
-                for one, triggered, before in self._waiting:
-                    if one <= epoch:
-                        self._found.append(Age(at, one, 1000 * (at - before), 1000 * (at - triggered)))
-                self._waiting = [one for one in self._waiting if one[0] > epoch]
+                while self._waiting and self._waiting[0][0] <= epoch:
+                    one, triggered, before = self._waiting.popleft()
+                    self._found.append(Age(at, one, 1000 * (at - before), 1000 * (at - triggered)))
             case log.Claimed():
-                self._waiting = []  # what its driver still commits of them is committed at once, and not told
+                self._waiting.clear()  # what its driver still commits of them is committed at once, and not told
             case _:
                 pass
 

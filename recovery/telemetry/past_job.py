@@ -40,7 +40,8 @@ _AGAIN: Final = 2.0
 _STORE: Final = 60.0
 _SELDOM: Final = 30.0
 """Seconds until the tree of a job whose events are here is looked at again."""
-_SAVEPOINT: Final = 120.0
+_ORDER: Final = 120.0
+"""Seconds in which an order of the page is carried out; after that it still may be, and the page is told so."""
 
 
 class PastJob:
@@ -62,6 +63,8 @@ class PastJob:
         self.events_file: Final = events or self._folder / EVENTS
         self.actions: Final = actions
         self._lock = threading.Lock()
+        self._order = threading.Lock()
+        """Held by the order that is being carried out."""
         self._log = PastEvents(self.events_file)
         self._board = StatusBoard(self.job, 0, "")
         self._watch = Watch(self.job, kept)
@@ -91,8 +94,10 @@ class PastJob:
         if not self.actions:
             return {}
         return {
-            "/savepoint": lambda: self._ask(lambda job: f"savepoint {job.savepoint(_SAVEPOINT)} is taken"),
-            "/stop": lambda: self._ask(lambda job: f"the job has stopped with savepoint {job.stop(savepoint=True)}"),
+            "/savepoint": lambda: self._ask(lambda job: f"savepoint {job.savepoint(_ORDER)} is taken"),
+            "/stop": lambda: self._ask(
+                lambda job: f"the job has stopped with savepoint {job.stop(savepoint=True, timeout=_ORDER)}"
+            ),
         }
 
     def seen(self) -> Seen:
@@ -196,12 +201,16 @@ class PastJob:
     # --- what it is asked for ----------------------------------------------------------------------------------------
 
     def _ask(self, wanted: Callable[[Attached], str]) -> Content:
-        """Ask the driver over a connection of its own, and return what came of it."""
+        """Ask the driver over a connection of its own, and return what came of it; one order at a time."""
+        if not self._order.acquire(blocking=False):
+            return _answer("problem", "the order before this one is not carried out yet; see what comes of it")
         try:
             with self._attach(_PATIENCE) as job:
                 return _answer("done", wanted(job))
         except (JobNotRunning, NotAllowed, ConnectionLost, CommandDeclined, OSError) as error:
             return _answer("problem", str(error))
+        finally:
+            self._order.release()
 
 
 def _answer(name: str, text: str) -> Content:

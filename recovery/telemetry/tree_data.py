@@ -89,4 +89,7 @@ def _completed(manifest: Manifest) -> log.EpochCompleted:
         channel_bytes=sum(one.channel_bytes for one in took),
         partitions=took,
         states=states,
+        output=any(
+            not one.payload.held for each in manifest.operators for part in each.subtasks for one in part.committables
+        ),
     )

@@ -50,7 +50,7 @@ class EpochTimes:
         slowest = sorted(under_way.costs if under_way else (), key=lambda cost: -cost.since_trigger_ms)[:_NOTED]
         return tuple(sorted(slowest, key=lambda cost: cost.partition))
 
-    def completed(self, epoch: Epoch, now: float, at: float) -> EpochCompleted:
+    def completed(self, epoch: Epoch, now: float, at: float, *, output: bool) -> EpochCompleted:
         """Return the report of an epoch that is in the journal now, and forget the epoch."""
         under_way = self._epochs.pop(epoch, None) or _UnderWay(now, savepoint=False)
         self._last_complete = under_way.triggered_at
@@ -67,6 +67,7 @@ class EpochTimes:
             channel_bytes=sum(cost.channel_bytes for cost in costs),
             partitions=tuple(costs),
             states=under_way.states,
+            output=output,
         )
 
     def given_up(self, epoch: Epoch) -> None:

@@ -26,6 +26,9 @@ MOST: Final = 24 << 20
 """Bytes of the newest lines that are read of a job's past; older ones are passed over."""
 _KINDS: Final = {kind.__name__: kind for kind in get_args(log.AnyEvent)}
 
+_ENDLESS: Final = 2**64
+"""No time, size or count is so large: a sum of greater ones might be no number, which JSON does not have."""
+
 Read = Callable[[Any], Any]
 
 
@@ -39,7 +42,7 @@ def event_of(line: str | bytes) -> log.AnyEvent:
         content = json.loads(line)
         kind = _KINDS[content.pop("event")]
         event: log.AnyEvent = _reader(kind)({**content, "at": _time(content.pop("time"))})
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise Unreadable(f"{type(error).__name__}: {error}") from error
     return event
 
@@ -56,56 +59,61 @@ class PastEvents:
         self._inode: int | None = None
         self._offset = 0
         self._rest = b""
+        self._cut = False
+        """True if what is read next begins amid a line."""
 
     def more(self) -> Iterator[log.AnyEvent]:
         """Give the events that were written since the last call, oldest first; none while there is no file."""
         with suppress(FileNotFoundError):
             here = self.file.stat()
             if self._inode is None:
-                yield from self._begin(here.st_size)
+                yield from self._begin(here)
             elif here.st_ino != self._inode or here.st_size < self._offset:
                 yield from self._of_one_put_aside()
+            self._inode = here.st_ino  # also if it is put aside before it is read: then the next call finds it there
             yield from self._events(self._read(self.file, here.st_ino))
 
-    def _begin(self, size: int) -> Iterator[log.AnyEvent]:
+    def _begin(self, here: os.stat_result) -> Iterator[log.AnyEvent]:
         """Give what is to be read of the file that was put aside, and pass over what is too old."""
         aside = _aside(self.file)
         with suppress(FileNotFoundError):
             before = aside.stat()
-            wanted = max(0, MOST - size)
-            self._offset = max(0, before.st_size - wanted)
-            self.passed_over += self._offset
-            yield from self._events(self._read(aside, before.st_ino), cut=self._offset > 0)
-        self._offset, self._rest = max(0, size - MOST), b""
+            if before.st_ino != here.st_ino:  # else the file itself is put aside just now
+                self._pass_over(before.st_size - max(0, MOST - here.st_size))
+                yield from self._events(self._read(aside, before.st_ino))
+        self._pass_over(here.st_size - MOST)
+
+    def _pass_over(self, size: int) -> None:
+        """Begin a file behind so many bytes, if any."""
+        self._offset, self._rest = max(0, size), b""
+        self._cut = self._offset > 0
         self.passed_over += self._offset
-        if self._offset:
-            with self.file.open("rb") as file:
-                file.seek(self._offset)
-                self._offset += len(file.readline())
 
     def _of_one_put_aside(self) -> Iterator[log.AnyEvent]:
         """Give the rest of the file that was read until now, if it was put aside, and begin the new one."""
         aside = _aside(self.file)
         with suppress(FileNotFoundError):
-            if aside.stat().st_ino == self._inode:
+            if self._inode is not None and aside.stat().st_ino == self._inode:
                 yield from self._events(self._read(aside, self._inode))
-        self._offset, self._rest = 0, b""
+        self._pass_over(0)
 
-    def _read(self, path: Path, inode: int | None) -> bytes:
+    def _read(self, path: Path, inode: int) -> bytes:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_ino != inode:
                 return b""  # it is put aside just now; the next call finds it
             file.seek(self._offset)
             data = file.read()
-        self._inode = inode
         self._offset += len(data)
         return data
 
-    def _events(self, data: bytes, *, cut: bool = False) -> Iterator[log.AnyEvent]:
-        """Give the events of whole lines; with `cut` the first line has no beginning."""
+    def _events(self, data: bytes) -> Iterator[log.AnyEvent]:
+        """Give the events of whole lines."""
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
-        for line in lines[1:] if cut else lines:
+        if self._cut and lines:
+            self._cut = False
+            del lines[0]
+        for line in lines:
             try:
                 yield event_of(line)
             except Unreadable:
@@ -118,7 +126,7 @@ def _aside(file: Path) -> Path:
 
 def _time(stamp: str) -> float:
     whole, _, rest = stamp.removesuffix("Z").partition(".")
-    return timegm(strptime(whole, "%Y-%m-%dT%H:%M:%S")) + int(rest or 0) / 1000
+    return _number(timegm(strptime(whole, "%Y-%m-%dT%H:%M:%S")) + int(rest or 0) / 1000)
 
 
 # --- values, each by its type ----------------------------------------------------------------------------------------
@@ -132,8 +140,10 @@ def _reader(kind: Any) -> Read:
         return _reader(plain)
     if kind in _TEXTS:
         return _TEXTS[kind]
-    if kind in (str, bool, int, object):
+    if kind in (str, bool, object):
         return _exactly(kind)
+    if kind is int:
+        return _whole
     if kind is float:
         return _number
     if is_dataclass(kind):
@@ -179,7 +189,7 @@ def _of_dataclass(kind: Any) -> Read:
 
 def _exactly(kind: type) -> Read:
     def read(value: object) -> object:
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        if not isinstance(value, kind):
             raise TypeError(f"{value!r} is no {kind.__name__}")
         return value
 
@@ -189,7 +199,16 @@ def _exactly(kind: type) -> Read:
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{value!r} is no number")
+    if not abs(value) < _ENDLESS:  # NaN is neither less nor greater
+        raise ValueError(f"{value!r} is too large, or not a number")
     return float(value)
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{value!r} is no whole number")
+    _number(value)
+    return value
 
 
 def _list(value: object) -> list[Any]:

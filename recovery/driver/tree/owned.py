@@ -61,12 +61,13 @@ class PublicationFailed:
 
 @dataclass(frozen=True, slots=True)
 class PublicationDone:
-    """The epoch is complete; `pinned` if it is a savepoint."""
+    """The epoch is complete; `pinned` if it is a savepoint, `output` if it has output of its own to commit."""
 
     epoch: Epoch
     state: JournalState
     pinned: bool
     named_from: NamedFrom
+    output: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +199,7 @@ class Tree:
         )
         numbers = {partition: said.named_from for partition, said in publish.contents.items()}
         named_from = NamedFrom(publish.incarnation, {**numbers, _beyond(publish): self._files + 1})
-        return PublicationDone(epoch, self.state, pinned, named_from)
+        return PublicationDone(epoch, self.state, pinned, named_from, publish.has_committables and not carried)
 
     def record_committed(self, epoch: Epoch) -> CommitNoted:
         """Note in the journal that everything up to the epoch is committed."""
