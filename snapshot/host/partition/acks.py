@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
+from itertools import takewhile
 from typing import Final
 
 from snapshot.cut.acks import (
@@ -90,6 +91,7 @@ class StageAcks:
         self._held = HeldAcks()
         self._acker: Acker[tuple[AckOutlet, Data] | None] = Acker(timeout)
         self._later: deque[tuple[int, AckOutlet, Frame]] = deque()
+        self._read_from = 0  # the place after all that was sent and not read: a predecessor's, or a cut's
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 
@@ -125,10 +127,15 @@ class StageAcks:
     # --- what goes out ------------------------------------------------------------------------------------------------
 
     def give(self, outlet: AckOutlet, data: Data) -> None:
-        """Send rows, as a root of their own unless they follow from frames whose senders can send them again."""
+        """Send rows, as a root of their own unless they follow from frames whose senders can send them again.
+
+        Those that a source has not read are what the partition had sent when it was cut.
+        """
         if self._keeps or not self._basket:
             root, id = self._acks.new_root(self._index), self._acks.new_id()
             self._acker.sent((outlet, data), data.rows, root, id, means.monotonic())
+            if self._is_source and not self.readings.is_open:
+                self._read_from = self._acker.next
             outlet.send(data, Anchors(id, (root,)))
         else:
             id = self._acks.new_id()
@@ -137,17 +144,17 @@ class StageAcks:
             outlet.send(data, anchors)
 
     def in_order(self, outlet: AckOutlet, frame: Frame) -> None:
-        """Let a watermark or an end go out when all before it is acknowledged; at once from a source, which waits."""
-        if self._is_source or (not self._later and self._acker.oldest == self._acker.next):
+        """Let a watermark or an end go out when all before it is acknowledged: a source waits for what it has read."""
+        awaited = self._read_from if self._is_source else self._acker.next
+        if not self._later and self._acker.oldest >= awaited:
             outlet.say(frame)
         else:
             self._later.append((self._acker.next, outlet, frame))
 
     def kept(self, outlet: AckOutlet) -> tuple[Data, ...]:
-        """Return what a cut has of frames on a channel that are not acknowledged; of a source, positions say it."""
-        if self._is_source:
-            return ()
-        contents = (pending.content for pending in self._acker.pending)
+        """Return what a cut has of frames on a channel that are not acknowledged; positions say what it has read."""
+        some = takewhile(lambda pending: not self._is_source or pending.place < self._read_from, self._acker.pending)
+        contents = (pending.content for pending in some)
         return tuple(content[1] for content in contents if content is not None and content[0] is outlet)
 
     @property
@@ -265,8 +272,12 @@ class AckOutlet:
                 self._stage.in_order(self, frame)
         return ()
 
+    def put_again(self, data: Data) -> None:
+        """Send what the partition had sent when it was cut: no router has counted it."""
+        self._stage.give(self, data)
+
     def send(self, data: Data, anchors: Anchors) -> None:
-        """Send rows to the process that is there; without one they are lost, and sent again when their time is over."""
+        """Send rows to the process that is there; without one they wait for it, if they are a root of this process."""
         if self._end is not None:
             self._sent += data.rows
             self._end.put(with_anchors(data, anchors, local=self._local))

@@ -285,8 +285,10 @@ class PartitionAttempt:
     def _send_again(self) -> None:
         """Send what the partition had sent when the epoch was cut, and what is not acknowledged."""
         for state in self._deploy.outgoing:
+            outlet, outputs = self._outlets[state.channel], self._run_of(state.channel.source).outputs
+            assert isinstance(outlet, AckOutlet)
             for frame in recalled(state, self._files):
-                self._outlets[state.channel].put(frame)
+                outlet.put_again(outputs.counted(state.channel, frame))
 
     def opened(self, uid: Uid, opened: OpenedState) -> None:
         """Take this keyed operator's state: process what was in flight to it first, then the rows that waited."""
@@ -298,13 +300,16 @@ class PartitionAttempt:
             opened.state.become_primary()
         else:
             opened.state.become_shadow()
-        run = next(run for run in self._stages if run.uid == uid)
+        run = self._run_of(uid)
         self._at = uid
         self._guarded(lambda: run.open(opened.state))
         self._opening = any(other.pending for other in self._stages)
         self._tell_if_restored()
         self._soon = False  # the turn that it may mean comes later
         self._poke()
+
+    def _run_of(self, uid: Uid) -> StageRun:
+        return next(run for run in self._stages if run.uid == uid)
 
     def _tell_if_restored(self) -> None:
         if self._opening or self._closed:

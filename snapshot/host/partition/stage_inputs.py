@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from snapshot import fail_points
@@ -232,7 +232,15 @@ class StageInputs:
     @property
     def are_to_be_handed_on(self) -> bool:
         """True if rows wait that are enough, or that no other rows can join."""
-        return bool(self._gathering) and (self._gathering.is_enough or not self.inlet.has_more_rows)
+        return bool(self._gathering) and (self._gathering.is_enough or not self.inlet.has_more_rows or self.has_unowned)
+
+    @property
+    def has_unowned(self) -> bool:
+        """True if rows wait that no sender can send again, where senders do that with all others.
+
+        So they are handed on, and let out, before any other rows are taken, and a cut that comes before has them.
+        """
+        return self.inlet.cuts_anywhere and any(self._taken_back.values())
 
     def hand_on(self, most: int) -> None:
         """Hand on a batch of so many rows at most."""
@@ -241,6 +249,16 @@ class StageInputs:
     def left(self) -> dict[ChannelId, list[Data]]:
         """Return the rows that wait to be handed on, by channel."""
         return {channel: [Data(rows, rows.size) for rows in some] for channel, some in self._gathering.left().items()}
+
+    def unowned(self) -> dict[ChannelId, list[Data]]:
+        """Return what a cut that may come anywhere has of the rows that wait: those which no sender can send again.
+
+        They are on the channels within this partition, so that it sends them again if it restarts alone.
+        """
+        found: dict[ChannelId, list[Data]] = {}
+        for channel, some in (self.left() if self.has_unowned else {}).items():
+            found.setdefault(replace(channel, sender=channel.receiver), []).extend(some)
+        return found
 
     def encoded(self, channel: ChannelId, rows: Rows) -> Data | None:
         """Encode rows of a channel; None if it does not end here. Any thread may ask."""

@@ -6,12 +6,14 @@ Invariant: a marker or a watermark leaves after all rows that were emitted befor
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from snapshot import fail_points
 from snapshot.cut.frames import Boundary, Data, End, Frame, Marker, Watermark
 from snapshot.fail_points import reached
 from snapshot.host.flow.pace import Yield
+from snapshot.host.net.rows_wire import RowsWire
 from snapshot.host.partition.opening import StatePlacement
 from snapshot.host.partition.parts import StageParts
 from snapshot.host.partition.router import Ends, Outlet, Router, Take, chained
@@ -204,7 +206,14 @@ class StageOutputs:
 
     def encoded(self, channel: ChannelId, rows: Rows) -> Data:
         """Encode rows that wait on a channel; any thread may ask."""
-        return next(router.wire for router in self._routers if router.has(channel)).encode(rows)
+        return self._wire(channel).encode(rows)
+
+    def counted(self, channel: ChannelId, data: Data) -> Data:
+        """Return data of a channel, as it is encoded, with the number of its rows."""
+        return replace(data, rows=len(self._wire(channel).decode(data)))
+
+    def _wire(self, channel: ChannelId) -> RowsWire:
+        return next(router.wire for router in self._routers if router.has(channel))
 
 
 def _router(edge: Edge, placement: StatePlacement, outlets: Mapping[ChannelId, Outlet]) -> Router:

@@ -226,7 +226,7 @@ class StageRun:
         if self._time.is_moving and not self.inputs.inlet.aligning:
             self._move_on()
         elif self.inputs.are_to_be_handed_on:
-            self.inputs.hand_on(self.outputs.most(self.operator.at_once))
+            self._hand_on()
         elif self._closing is not None:
             self._go_on_closing(self._closing)
         elif not self.inputs.inlet.idle:
@@ -236,6 +236,13 @@ class StageRun:
         else:
             return False
         return True
+
+    def _hand_on(self) -> None:
+        """Hand rows on; what follows from those that no sender has goes out before there are others."""
+        had_unowned = self.inputs.has_unowned
+        self.inputs.hand_on(self.outputs.most(self.operator.at_once))
+        if had_unowned and not self.inputs.has_unowned:
+            self.outputs.flush()
 
     def _read_once(self, source: Pacing) -> bool:
         if self._ending:
@@ -398,7 +405,8 @@ class StageRun:
         stored = unaligned or anywhere
         cut = StageCut(marker.epoch, stored, positions, self._time.at_cut, broadcast, overtaken, took, now)
         if stored:
-            self._unfinished[marker.epoch] = Unfinished(cut, {} if anywhere else self.inputs.left())
+            left = self.inputs.unowned() if anywhere else self.inputs.left()
+            self._unfinished[marker.epoch] = Unfinished(cut, left)
         self._report(self, cut)
         for sink in self.sinks.values():
             sink.cut(marker.epoch)
