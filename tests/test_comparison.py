@@ -36,6 +36,7 @@ from recovery.inject.moments import AtEpoch
 from recovery.inject.targets import ContradictingOrder, Kind, WorkerOf
 from recovery.schemes.named import COMPARED, Compared
 from snapshot import Collection, Generate, Program, Stream, ToDriver, ToFiles, ToKafka
+from snapshot.epochs.coordinator_options import CoordinatorOptions
 from snapshot.program.sink import Sink, TakesCopies
 from statebackend.ids import Partition
 
@@ -288,6 +289,12 @@ def test_what_a_scheme_refuses_is_the_result_of_its_run(tmp_path: Path) -> None:
     assert taken.record.outcome is Outcome.REFUSED
     assert "every is given twice" in taken.record.why
     assert len(taken.seen.came) == 0
+
+
+@pytest.mark.parametrize("compared", COMPARED.values(), ids=COMPARED)
+def test_every_scheme_that_is_compared_takes_a_program_whose_output_is_exactly_once(compared: Compared) -> None:
+    prepared = prepare(committed(), None, 1.0, shown_at_once=compared.shows_at_once)
+    compared.scheme.check(CoordinatorOptions(), prepared.program.plan())
 
 
 # --- records and reports

@@ -182,7 +182,7 @@ class _Runs:
             taken = Taken(replace(blank, outcome=Outcome.FAILED, why=rate))
         else:
             truth = self._truth(rate)
-            prepared = prepare(self._program, rate, plan.seconds, shown_at_once=not compared.survives)
+            prepared = prepare(self._program, rate, plan.seconds, shown_at_once=compared.shows_at_once)
             began = self._begin(f"{blank.scheme}, {blank.repeat + 1} of {plan.repeats}")
             for tries in range(1, _TRIES + 1):
                 taken = measure(prepared, compared, plan, self._folder, truth, plan.orders if compared.survives else ())

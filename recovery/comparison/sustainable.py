@@ -86,7 +86,7 @@ def sustainable(program: Program, compared: Compared, plan: Plan, folder: Path, 
 
 def _tried(program: Program, rate: float, compared: Compared, trial: Plan, folder: Path) -> tuple[Outcome, str]:
     """Run the program at this rate, again if it was not ready in time."""
-    prepared = prepare(program, rate, trial.seconds, shown_at_once=not compared.survives)
+    prepared = prepare(program, rate, trial.seconds, shown_at_once=compared.shows_at_once)
     for _ in range(_TRIES):
         outcome, why = keeps_up(prepared, compared, trial, folder)
         if outcome is not Outcome.NO_FAULT:

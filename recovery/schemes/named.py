@@ -40,6 +40,11 @@ class Compared:
     at_least_once: bool = False
     """True if a row may count twice in state after a fault: then rows that no run without faults has are no failure."""
 
+    @property
+    def shows_at_once(self) -> bool:
+        """True if no sink can wait for epochs to show every row once: there are none, or the scheme refuses it."""
+        return not self.survives or self.at_least_once
+
 
 COMPARED: Final[Mapping[str, Compared]] = {
     "none": Compared(Passive(restarts=NoRestart()), "no epochs and no recovery: the cost of the program alone", False),
