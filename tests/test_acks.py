@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapshot.cut.acks import (
+    NO_TIME,
     Acker,
     Anchors,
     Basket,
@@ -216,7 +217,7 @@ def test_a_root_is_done_with_when_all_of_it_is_kept_and_not_before(seed: int, lo
 
 def test_a_word_about_a_root_as_it_was_before_it_was_sent_again_counts_for_nothing() -> None:
     acker: Acker[str] = Acker(1.0)
-    acker.sent("rows", 3, root(1), 77, now=0.0)
+    acker.sent("rows", 3, root(1), 77, now=0.0).went_out = True
     (pending,) = acker.overdue(1.0)
     acker.sent_again(pending, root(2), 88, now=1.0)
     assert not acker.acked(1, 77)
@@ -230,6 +231,33 @@ def test_what_is_not_overdue_is_not_sent_again() -> None:
     acker.sent("first", 1, root(1), 5, now=0.0)
     acker.sent("second", 1, root(2), 6, now=0.5)
     assert [pending.content for pending in acker.overdue(1.2)] == ["first"]
+
+
+def test_a_root_has_twice_the_time_each_time_that_it_was_sent_again_because_that_was_over() -> None:
+    """A receiver that needs longer than the time would else never acknowledge the newest one."""
+    acker: Acker[str] = Acker(1.0)
+    acker.sent("rows", 1, root(1), 5, now=0.0)
+    (pending,) = acker.overdue(1.0)
+    pending.times += 1
+    acker.sent_again(pending, root(2), 6, now=1.0)
+    assert not list(acker.overdue(2.9))
+    assert list(acker.overdue(3.0)) == [pending]
+
+
+def test_a_root_without_a_time_is_never_sent_again_because_of_it() -> None:
+    acker: Acker[str] = Acker(1.0)
+    acker.sent("rows", 1, root(1), 5, now=NO_TIME)
+    assert not list(acker.overdue(1e300))
+
+
+def test_rows_count_as_sent_again_only_if_they_had_gone_out() -> None:
+    acker: Acker[str] = Acker(1.0)
+    pending = acker.sent("rows", 3, root(1), 5, now=0.0)
+    acker.sent_again(pending, root(2), 6, now=1.0)
+    assert acker.resent == 0
+    pending.went_out = True
+    acker.sent_again(pending, root(3), 7, now=2.0)
+    assert acker.resent == 3
 
 
 def test_the_oldest_place_is_that_of_the_first_root_that_is_not_acknowledged() -> None:

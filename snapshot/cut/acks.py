@@ -15,6 +15,7 @@ import struct
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Final, Generic, TypeVar
 
 from snapshot.ids import Member, Replica
@@ -25,6 +26,9 @@ _ROOT: Final = struct.Struct(">IIQ")
 _WORD: Final = struct.Struct(">QQ")
 _WHOLE: Final = (1 << 64) - 1
 _STEP: Final = 0x9E3779B97F4A7C15
+
+NO_TIME: Final = inf
+"""The time at which a root is sent that is not to be sent again, however long its acknowledgement takes."""
 
 Content = TypeVar("Content")
 Position = TypeVar("Position")
@@ -168,7 +172,10 @@ def _merge(into: dict[Root, int], values: Iterable[tuple[Root, int]]) -> None:
 
 @dataclass(slots=True)
 class Pending(Generic[Content]):
-    """A root that is not acknowledged yet; `place` is its place in the order in which roots were sent first."""
+    """A root that is not acknowledged yet; `place` is its place in the order in which roots were sent first.
+
+    It was sent again so many `times` because its time was over, each of which gives it twice the time.
+    """
 
     place: int
     content: Content
@@ -176,12 +183,15 @@ class Pending(Generic[Content]):
     root: Root
     value: int
     due: float
+    times: int = 0
+    went_out: bool = False
+    """True if a process was there to which it was sent."""
 
 
 class Acker(Generic[Content]):
     """The roots of one stage of a process, in order. Times are in seconds.
 
-    `number_of` gives a root its number when it is sent, a new one whenever it is sent again.
+    A root has a number, and a new one whenever it is sent again. It has no time if it is sent at `NO_TIME`.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -193,7 +203,7 @@ class Acker(Generic[Content]):
         self.rows = 0
         """The rows that are not acknowledged."""
         self.resent = 0
-        """The rows that were sent again, so that a receiver may have had them twice."""
+        """The rows that went out again, so that a receiver may have had them twice."""
 
     @property
     def oldest(self) -> int:
@@ -205,19 +215,22 @@ class Acker(Generic[Content]):
         """Yield all that is not acknowledged, in order."""
         yield from list(self._pending.values())
 
-    def sent(self, content: Content, rows: int, root: Root, id: int, now: float) -> None:
+    def sent(self, content: Content, rows: int, root: Root, id: int, now: float) -> Pending[Content]:
         """Take note of a new root."""
-        self._pending[self.next] = Pending(self.next, content, rows, root, id, now + self._timeout)
+        pending = Pending(self.next, content, rows, root, id, now + self._timeout)
+        self._pending[self.next] = pending
         self._places[root.number] = self.next
         self.next += 1
         self.rows += rows
+        return pending
 
     def sent_again(self, pending: Pending[Content], root: Root, id: int, now: float) -> None:
         """Take note that a root was sent again, as another one in the same place."""
         del self._places[pending.root.number]
         self._places[root.number] = pending.place
-        pending.root, pending.value, pending.due = root, id, now + self._timeout
-        self.resent += pending.rows
+        pending.root, pending.value, pending.due = root, id, now + self._timeout * 2**pending.times
+        if pending.went_out:
+            self.resent += pending.rows
 
     def acked(self, number: int, value: int) -> bool:
         """Take an acknowledgement; return True if the root is done with by it. One of a former root counts nothing."""

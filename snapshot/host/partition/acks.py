@@ -14,6 +14,7 @@ from itertools import takewhile
 from typing import Final
 
 from snapshot.cut.acks import (
+    NO_TIME,
     Acker,
     Anchors,
     Basket,
@@ -43,6 +44,8 @@ _ACKS: Final = Uid("#acks")
 _NO_ROOM: Final = Allowance(0, 0)
 _LOOKS: Final = 8
 """How often it is looked, in the time after which a frame is sent again, whether that is over."""
+_AT_ONCE: Final = 1 << 20
+"""So many bytes, about, are sent again at once on a channel because their time is over."""
 
 
 class Anchored:
@@ -133,15 +136,20 @@ class StageAcks:
         """
         if self._keeps or not self._basket:
             root, id = self._acks.new_root(self._index), self._acks.new_id()
-            self._acker.sent((outlet, data), data.rows, root, id, means.monotonic())
+            pending = self._acker.sent((outlet, data), data.rows, root, id, outlet.time)
             if self._is_source and not self.readings.is_open:
                 self._read_from = self._acker.next
-            outlet.send(data, Anchors(id, (root,)))
+            pending.went_out = outlet.send(data, Anchors(id, (root,)))
         else:
             id = self._acks.new_id()
             anchors = Anchors(id, self._basket.roots)
             self._basket.gave(id)
             outlet.send(data, anchors)
+
+    def give_again(self, outlet: AckOutlet, data: Data) -> None:
+        """Send what the partition had sent when it was cut."""
+        self.give(outlet, data)
+        self._acker.resent += data.rows
 
     def in_order(self, outlet: AckOutlet, frame: Frame) -> None:
         """Let a watermark or an end go out when all before it is acknowledged: a source waits for what it has read."""
@@ -156,6 +164,11 @@ class StageAcks:
         some = takewhile(lambda pending: not self._is_source or pending.place < self._read_from, self._acker.pending)
         contents = (pending.content for pending in some)
         return tuple(content[1] for content in contents if content is not None and content[0] is outlet)
+
+    @property
+    def holds(self) -> bool:
+        """True if the stage acknowledges what it takes when an epoch is complete, and hands no root on."""
+        return self._holds
 
     @property
     def is_full(self) -> bool:
@@ -192,7 +205,7 @@ class StageAcks:
         if self.readings.is_open:
             if self._has_sinks:  # the rows that its own sinks have are safe with the next epoch
                 root, id = self._acks.new_root(self._index), self._acks.new_id()
-                self._acker.sent(None, 0, root, id, means.monotonic())
+                self._acker.sent(None, 0, root, id, NO_TIME)
                 self._held.add({root: id})
             self.readings.close(self._acker.next)
             self.readings.acked(self._acker.oldest)
@@ -210,43 +223,66 @@ class StageAcks:
     # --- what is sent again -------------------------------------------------------------------------------------------
 
     def send_overdue(self, now: float) -> None:
-        """Send again what was not acknowledged in time."""
-        for pending in self._acker.overdue(now):
-            self._send_again(pending)
+        """Send again what was not acknowledged in time, if what was sent before has left, and as far as there is room.
+
+        A receiver that is only slow would else be given more and more.
+        """
+        overdue = [(pending, content[0]) for pending in self._acker.overdue(now) if (content := pending.content)]
+        free = {outlet for _, outlet in overdue if not outlet.bytes}
+        for pending, outlet in overdue:
+            if outlet in free and outlet.takes_more:
+                pending.times += 1
+                self._send_again(pending)
 
     def send_all(self, to: AckOutlet) -> None:
         """Send again what is not acknowledged on a channel, in order, as its receiver is another process now."""
         for pending in self._acker.pending:
             if pending.content is not None and pending.content[0] is to:
+                pending.times = 0
                 self._send_again(pending)
 
     def _send_again(self, pending: Pending[tuple[AckOutlet, Data] | None]) -> None:
-        if pending.content is None:
-            pending.due = float("inf")  # it waits for an epoch of this process, and cannot be lost
-            return
+        assert pending.content is not None, "it waits for an epoch of this process, and cannot be lost"
         outlet, data = pending.content
         root, id = self._acks.new_root(self._index), self._acks.new_id()
-        self._acker.sent_again(pending, root, id, means.monotonic())
-        outlet.send(data, Anchors(id, (root,)))
+        self._acker.sent_again(pending, root, id, outlet.time)
+        pending.went_out = outlet.send(data, Anchors(id, (root,))) or pending.went_out
 
 
 class AckOutlet:
-    """The way to one receiver: the process that has its role now, and the next one when that is lost."""
+    """The way to one receiver: the process that has its role now, and the next one when that is lost.
 
-    def __init__(self, channel: ChannelId, ends: Sequence[SendingEnd], stage: StageAcks) -> None:
+    A receiver that `holds` what it takes loses it only with its process, and the next one is sent all that is not
+    acknowledged. One that hands roots on knows nothing of what gets lost after it: a clock finds that out.
+    """
+
+    def __init__(self, channel: ChannelId, ends: Sequence[SendingEnd], stage: StageAcks, *, holds: bool) -> None:
         self.id = channel
         """The channel's id."""
         self._stage = stage
+        self._holds = holds
         self._end = ends[0] if ends else None
         self._local = channel.sender == channel.receiver
         self._put = 0  # rows, as the stage counts them
         self._sent = 0  # rows, as the receiver does
         self._said: dict[type[Frame], Frame] = {}
+        self._without = 0  # bytes that were to be sent while no process was there
 
     @property
     def bytes(self) -> int:
-        """Return how many bytes wait to be taken."""
-        return 0 if self._end is None else self._end.bytes
+        """Return how many bytes wait to be taken, or for a process that takes them."""
+        return self._without if self._end is None else self._end.bytes
+
+    @property
+    def time(self) -> float:
+        """Return when a root is sent that goes out now."""
+        return NO_TIME if self._holds else means.monotonic()
+
+    @property
+    def takes_more(self) -> bool:
+        """True if there is a process that takes something again."""
+        end = self._end
+        return end is not None and end.bytes < _AT_ONCE and self._sent < end.allowed.rows
 
     @property
     def allowed(self) -> Allowance:
@@ -274,13 +310,16 @@ class AckOutlet:
 
     def put_again(self, data: Data) -> None:
         """Send what the partition had sent when it was cut: no router has counted it."""
-        self._stage.give(self, data)
+        self._stage.give_again(self, data)
 
-    def send(self, data: Data, anchors: Anchors) -> None:
-        """Send rows to the process that is there; without one they wait for it, if they are a root of this process."""
-        if self._end is not None:
-            self._sent += data.rows
-            self._end.put(with_anchors(data, anchors, local=self._local))
+    def send(self, data: Data, anchors: Anchors) -> bool:
+        """Send rows to the process that is there, if there is one; return True if so."""
+        if self._end is None:
+            self._without += data.size
+            return False
+        self._sent += data.rows
+        self._end.put(with_anchors(data, anchors, local=self._local))
+        return True
 
     def say(self, frame: Frame) -> None:
         """Send a watermark or an end, now and to each process that has the role later."""
@@ -295,7 +334,7 @@ class AckOutlet:
 
     def join(self, end: SendingEnd) -> None:
         """Send to this process from now on: first what is not acknowledged, then what was said last."""
-        self._end, self._sent = end, 0
+        self._end, self._sent, self._without = end, 0, 0
         self._stage.send_all(self)
         for frame in self._said.values():
             end.put(frame)
@@ -360,7 +399,7 @@ class PartitionAcks:
             for end in ends:
                 self._ends[channel.receiver] = end
             return None
-        return AckOutlet(channel, ends, self._of[channel.source])
+        return AckOutlet(channel, ends, self._of[channel.source], holds=self._of[channel.target].holds)
 
     def owns(self, channel: ChannelId) -> bool:
         """True if acknowledgements travel on the channel."""
