@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 from recovery.driver.report.overdue import Late, Overdue
+from recovery.driver.report.reporting import Reporting
+from recovery.driver.settings.options import Options
+from recovery.events import AnyEvent, EpochAbandoned, EpochTriggered, PartitionLost
+from recovery.schemes.acks import Acks
+from snapshot.ids import Member
+from statebackend.ids import Epoch, Generation, Partition
 
 
 def overdue(give_up_after: float | None = 100.0) -> Overdue:
@@ -61,3 +70,24 @@ def test_a_job_is_not_given_up_while_no_epoch_was_abandoned_or_no_attempt_runs()
     assert late.gives_up
     patient.abandoned("no space")
     assert patient.look(1e6) == Late(1e6, 1, "no space", None)
+
+
+def test_a_job_is_not_given_up_while_a_partition_of_it_restarts_alone() -> None:
+    """No epoch is begun before it is back, so none fails."""
+    clock, ignored, epoch = [0.0], lambda _=None: None, Epoch(Generation(1), 1)
+    settings: Any = SimpleNamespace(job="restarting", parallelism=2, scheme=Acks(), options=Options())
+    aside: Any = SimpleNamespace(add=ignored, make_room=ignored)
+    reporting = Reporting(settings, aside, aside, lambda: clock[0])
+
+    def gives_up_after(*events: AnyEvent) -> bool:
+        for event in events:
+            reporting.event(event)
+        clock[0] += 1e6
+        late = reporting.overdue.look(clock[0])
+        return late is not None and late.gives_up
+
+    triggered = EpochTriggered(at=0.0, epoch=epoch, mode="aligned", savepoint=False)
+    abandoned = EpochAbandoned(at=0.0, epoch=epoch, reason="timeout", detail="")
+    lost = PartitionLost(at=0.0, member=Member(Partition(1)), reason="it is lost")
+    assert not gives_up_after(triggered, abandoned, lost)
+    assert gives_up_after(triggered)

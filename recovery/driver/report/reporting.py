@@ -96,7 +96,7 @@ class Reporting:
                 self.overdue.triggered(self._now())
             case log.EpochCompleted():
                 self.overdue.completed(self._now())
-            case log.AttemptFailed():
+            case log.AttemptFailed() | log.PartitionLost():  # no epoch is begun until it is back
                 self.overdue.attempt_over()
             case log.EpochAbandoned(reason=reason, detail=detail) if reason != _OF_A_ROLLBACK:
                 self.overdue.abandoned(f"{reason}: {detail}" if detail else reason)
