@@ -51,6 +51,33 @@ def test_an_attempt_counts_once_however_many_of_its_partitions_report() -> None:
     assert limit.restarts == 2
 
 
+def test_a_partition_that_restarts_alone_counts_as_an_attempt_does() -> None:
+    limit, partition = RestartLimit(FixedDelay(2)), Partition(2)
+    assert limit.alone(0, partition, failure(1))
+    limit.completed()
+    assert limit.failed(1, failure(1)) == Restart(0), "the attempt went on, and fails later for the first time"
+    limit.completed()
+    assert not limit.alone(2, partition, failure(2))
+    assert limit.failed(3, failure(2)) == GiveUp("it was restarted 2 times, as often as it may be", failure(2))
+    assert not RestartLimit(NoRestart()).alone(0, partition, failure(1))
+
+
+def test_a_partition_restarts_alone_once_until_an_epoch_is_complete() -> None:
+    limit = RestartLimit(FixedDelay(99))
+    assert limit.alone(0, Partition(2), failure(1))
+    assert limit.alone(1, Partition(1), failure(1)), "another one does so beside it"
+    assert not limit.alone(2, Partition(2), failure(1))
+    limit.completed()
+    assert limit.alone(3, Partition(2), failure(1))
+
+
+def test_silences_of_partitions_that_restart_alone_count_too() -> None:
+    limit = RestartLimit(FixedDelay(99), poisoned_after=2)
+    assert limit.alone(0, Partition(2), failure(1, Cause.SILENT))
+    assert not limit.alone(1, Partition(2), failure(1, Cause.SILENT))
+    assert isinstance(limit.failed(1, failure(1, Cause.SILENT)), GiveUp)
+
+
 @pytest.mark.parametrize("restarts", [NoRestart(), FixedDelay(9), FailureRate(9), ExponentialDelay()])
 def test_what_will_happen_again_ends_the_job_at_once(restarts: Restarts) -> None:
     verdict = RestartLimit(restarts).failed(0, failure(1, Cause.UNUSABLE, "the state has another type"))

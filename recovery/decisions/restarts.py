@@ -111,6 +111,7 @@ class RestartLimit:
         self._lost: Counter[Partition] = Counter()
         self._crashed: Counter[Partition] = Counter()
         self._died_at: dict[Partition, AtWork] = {}
+        self._alone: set[Partition] = set()
         self._in_a_row = 0
         self._last_began = 0
         """The time when the newest attempt was to begin."""
@@ -123,6 +124,7 @@ class RestartLimit:
         self._lost.clear()
         self._crashed.clear()
         self._died_at.clear()
+        self._alone.clear()
         if isinstance(self._restarts, ExponentialDelay) and self._restarts.at_once:
             self._in_a_row = 0
 
@@ -154,6 +156,21 @@ class RestartLimit:
             self.restarts += 1
             self._last_began = now + verdict.delay
         return verdict
+
+    def alone(self, now: int, partition: Partition, failure: Failure, chance: float = 0.5) -> bool:
+        """Count the restart of a partition alone, while the attempt goes on, as one of an attempt; return False if it
+        is not to be: there were as many as there may be, or no epoch was completed since it was restarted so before.
+
+        Then the attempt is over, and `failed` says what follows.
+        """
+        if partition in self._alone or isinstance(self._restart(now, failure, chance), GiveUp):
+            return False
+        self._alone.add(partition)
+        self._last_began = now
+        self.restarts += 1
+        if failure.cause is Cause.SILENT:
+            self._silent[failure.partition] += 1
+        return True
 
     def lost(self, partition: Partition) -> None:
         """Note that the process of a partition is gone; `died` may say later how it died."""

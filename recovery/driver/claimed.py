@@ -360,6 +360,8 @@ class ClaimedJob:
         self, attempt: AttemptRun, member: Member, verdict: Masked | Replaced | Broken, failure: Failure
     ) -> None:
         match verdict:
+            case Replaced() if not self._restarts_alone(member, failure):
+                self._fail(failure)
             case Replaced(successor):
                 self._note(log.PartitionLost(at=means.wall(), member=member, reason=failure.reason))
                 for worker in attempt.workers_of((member,)):
@@ -383,6 +385,10 @@ class ClaimedJob:
                 is_there = any(worker in self._environment.workers.there for worker in workers)
                 self._joins.gone(member, failure.reason, is_there=is_there)
                 self._end_if_all_have(attempt)
+
+    def _restarts_alone(self, member: Member, failure: Failure) -> bool:
+        failures, now = self._record.failures, self._loop.now()
+        return failures.restarts_alone(member.partition, failure, now, means.random())
 
     def _fail(self, failure: Failure) -> None:
         """Do what follows from a failure, unless it is about files that may be damaged: that is looked into first."""

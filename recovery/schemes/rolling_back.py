@@ -82,6 +82,10 @@ class Failures:
         """True if this attempt was ended without a failure."""
         return incarnation == self._planned
 
+    def restarts_alone(self, partition: Partition, failure: Failure, now: float, chance: float) -> bool:
+        """Count the restart of a partition alone; return False if the attempt is to end (see `RestartLimit.alone`)."""
+        return self._limit.alone(int(now * 1000), partition, failure, chance)
+
     def lost(self, partition: Partition) -> None:
         """Take note that a partition's process is gone."""
         self._limit.lost(partition)

@@ -124,7 +124,11 @@ class Masked:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The other partitions go on, and this one alone restarts, from the last complete epoch: as another member."""
+    """The other partitions go on, and this one alone restarts, from the last complete epoch: as another member.
+
+    That counts as a restart of the job. One that is not to be, as it is one too many, or the second of the partition
+    without an epoch in between, breaks the attempt.
+    """
 
     by: Member
 
