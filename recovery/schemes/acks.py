@@ -1,7 +1,7 @@
 """Acknowledgements: what a lost process had not made durable is sent again by those that sent it, and by nobody else.
 
-Invariant: a frame is acknowledged when a complete epoch has what followed from it, and not before; so the loss of a
-process costs nobody but its own partition the rows since that epoch.
+Invariant: a frame is acknowledged when a complete epoch has what followed from it, and not before; so at the loss of a
+process no partition but its own does again what it did since that epoch.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ class Acks(Passive):
     """Acknowledge frames, as Storm acknowledges tuples, and restart a lost partition alone: every row at least once.
 
     A stage with a source or with keyed state keeps what it has sent until it is acknowledged, and sends it again when
-    `timeout` is over, or when the process that had it is lost. A receiver with state or a sink acknowledges when a
-    complete epoch has what followed from the frame; one without hands the roots on, by exclusive or. An epoch has no
-    markers: each partition is cut where it is, with what it has sent and nobody has acknowledged, and its sources with
-    the position of the oldest row that is not. So when a process is lost, another one goes on from that partition's
-    part of the last complete epoch, and all others go on as they are.
+    the process that had it is lost, or when `timeout` is over if the receiver hands it on. A receiver with state or a
+    sink acknowledges when a complete epoch has what followed from the frame; one without hands the roots on, by
+    exclusive or. An epoch has no markers: each partition is cut where it is, with what it has sent and nobody has
+    acknowledged, and its sources with the position of the oldest row that is not. So when a process is lost, another
+    one goes on from that partition's part of the last complete epoch, and all others go on as they are.
 
     A stage in a partition may have `max_pending` rows that are not acknowledged; as that waits for epochs, it bounds
     the rate to about so many rows in each interval. None bounds nothing but the memory that they take.
 
     Rows may come twice, and are counted where they are sent again. Sinks that promise every row once are refused.
-    Failures of the program, of the store and of several other kinds roll all partitions back, as `Passive` does.
+    Failures of the program, of the store and of several other kinds roll all partitions back, as `Passive` does; so
+    does a partition that is lost again before an epoch is complete. `restarts` counts each restart, of one or of all.
     """
 
     timeout: Duration = field(default="30s", kw_only=True)
