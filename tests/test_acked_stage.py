@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from snapshot.cut.acks import Anchors, Root
-from snapshot.cut.frames import Data, Frame, Marker, MarkerMode
+from snapshot.cut.frames import Data, Frame, Marker, MarkerMode, Watermark
 from snapshot.host.flow.allowances import UNLIMITED, Allowance
 from snapshot.host.partition.acks import AckOutlet, PartitionAcks, StageAcks, parted, with_anchors
 from snapshot.host.partition.channel_state import Frames, stored
@@ -203,3 +203,14 @@ def test_what_waits_for_a_process_fills_the_channel_and_is_not_sent_until_one_is
     outlet.join(successor)
     assert (set(successor.rows()), outlet.bytes) == ({1, 2}, 0)
     assert stage.resent == 1, "the other row had never gone out"
+
+
+def test_of_the_watermarks_that_wait_for_one_acknowledgement_the_last_is_said() -> None:
+    stage, outlet, end = outlet_of(receiver_holds=True)
+    (row,) = end.frames
+    assert isinstance(row, Data)
+    for timestamp in range(1, 100):
+        outlet.put(Watermark(timestamp))
+    anchors, _ = parted(row)
+    stage.acked(anchors.roots[0].number, anchors.id)
+    assert end.frames == [row, Watermark(99)]

@@ -354,6 +354,19 @@ def test_what_follows_from_frames_goes_out_before_they_are_acknowledged() -> Non
     assert inlet.idle
 
 
+def test_a_channel_that_is_there_only_since_too_much_is_queued_is_not_read_from_either() -> None:
+    stage: Any = Owes()
+    inlet = AckInlet([FIRST, SECOND], 100, lambda _: stage)
+    inlet.connect([Copy(FIRST)])
+    inlet.arrived(Copy(FIRST), with_anchors(Data(bytes(100), 100, 1), Anchors(1, (root(1),)), local=False))
+    assert set(inlet.gating([Copy(FIRST)]).pause) == {Copy(FIRST)}
+    gating = inlet.gating([Copy(FIRST), Copy(SECOND)])
+    assert (set(gating.pause), set(gating.resume)) == ({Copy(SECOND)}, set())
+    inlet.proceed()
+    gating = inlet.gating([Copy(FIRST), Copy(SECOND)])
+    assert (set(gating.pause), set(gating.resume)) == (set(), {Copy(FIRST), Copy(SECOND)})
+
+
 def test_rows_that_come_after_an_end_are_acknowledged_and_make_room_for_more() -> None:
     """Another process with the sender's role sends them again; what it sent before was kept here."""
     stage: Any = Owes()

@@ -40,6 +40,7 @@ class AckInlet:
         self._taken = 0  # frames that are worked on together
         self._ended: set[ChannelId] = set()
         self._is_paused = False
+        self._paused: frozenset[Copy] = frozenset()
 
     def connect(self, copies: Iterable[Copy]) -> None:
         """Expect these ways of channels; a channel that has ended stays so, whoever has its sender's role."""
@@ -59,6 +60,7 @@ class AckInlet:
 
     def drop(self, copy: Copy) -> None:
         """Take what has come on it all the same: its receiver acknowledges to nobody."""
+        self._paused -= {copy}
 
     def arrived(self, copy: Copy, frame: Frame) -> Sequence[Instruction]:
         """Take a frame that has come in; of a channel that has ended it is only acknowledged, as all of it was."""
@@ -138,14 +140,13 @@ class AckInlet:
         return ()
 
     def gating(self, copies: Iterable[Copy]) -> Gating:
-        """Read from no channel while too much is queued."""
-        if self._bytes >= self._most and not self._is_paused:
-            self._is_paused = True
-            return Gating(tuple(copies), ())
-        if self._is_paused and self._bytes < self._most // 2:
-            self._is_paused = False
-            return Gating((), tuple(copies))
-        return Gating((), ())
+        """Read from no channel while too much is queued, also from none that is there only since then."""
+        self._is_paused = self._bytes >= (self._most // 2 if self._is_paused else self._most)
+        before, self._paused = self._paused, frozenset(copies if self._is_paused else ())
+        if self._paused == before:
+            return Gating((), ())
+        pause = tuple(copy for copy in copies if copy in self._paused and copy not in before)
+        return Gating(pause, tuple(copy for copy in copies if copy in before and copy not in self._paused))
 
     @property
     def queued_bytes(self) -> int:

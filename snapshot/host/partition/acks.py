@@ -7,7 +7,7 @@ again is not late. No rule is decided here: see `snapshot.cut.acks`.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import takewhile
@@ -93,7 +93,8 @@ class StageAcks:
         self._basket = Basket()
         self._held = HeldAcks()
         self._acker: Acker[tuple[AckOutlet, Data] | None] = Acker(timeout)
-        self._later: deque[tuple[int, AckOutlet, Frame]] = deque()
+        self._later: OrderedDict[tuple[int, AckOutlet, type[Frame]], Frame] = OrderedDict()
+        """What waits until all before a place is acknowledged, in order; of a kind the last frame on a channel."""
         self._read_from = 0  # the place after all that was sent and not read: a predecessor's, or a cut's
 
     # --- what comes in ------------------------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ class StageAcks:
         if not self._later and self._acker.oldest >= awaited:
             outlet.say(frame)
         else:
-            self._later.append((self._acker.next, outlet, frame))
+            self._later[self._acker.next, outlet, type(frame)] = frame
 
     def kept(self, outlet: AckOutlet) -> tuple[Data, ...]:
         """Return what a cut has of frames on a channel that are not acknowledged; positions say what it has read."""
@@ -216,8 +217,8 @@ class StageAcks:
             return
         oldest = self._acker.oldest
         self.readings.acked(oldest)
-        while self._later and self._later[0][0] <= oldest:
-            _, outlet, frame = self._later.popleft()
+        while self._later and next(iter(self._later))[0] <= oldest:
+            (_, outlet, _), frame = self._later.popitem(last=False)
             outlet.say(frame)
 
     # --- what is sent again -------------------------------------------------------------------------------------------
