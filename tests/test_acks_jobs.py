@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from threading import Thread
+from time import sleep
 from typing import Any
 
 import pytest
@@ -16,7 +20,7 @@ from recovery import Acks, PartitionLost, PartitionReplaced, Run
 from recovery.decisions.restarts import Cause
 from recovery.schemes.acks import AcksRun
 from recovery.schemes.scheme import Broken, Replaced
-from snapshot import PAUSE, Collection, Program, Stream, ToDriver, Tumbling
+from snapshot import PAUSE, Collection, Last, Program, Stream, ToDriver, Tumbling
 from snapshot.cut.frames import MarkerMode
 from snapshot.epochs.coordinator_options import ContradictingOptions
 from snapshot.ids import Member, Replica
@@ -115,6 +119,56 @@ def test_windows_have_every_row_though_a_partition_restarts(tmp_path: Path) -> N
         assert len(found) == KEYS * ROWS // 50
         assert min(found.values()) >= 10
         assert run.status().restarts == 0
+
+
+# --- rows between stages with state ---------------------------------------------------------------------------------
+
+
+def slowly(once: str, row: Any) -> Any:
+    """Take longer for a row than the source; fail in the middle, once, if there is a place to note it."""
+    sleep(0.012)
+    if once and row.n == ROWS // 2 and not Path(once).exists():
+        Path(once).touch()
+        raise RuntimeError("it fails once")
+    return row
+
+
+def between_keyed_stages(once: Path | None = None) -> Program:
+    """Hand each row from a stage with state over one that keeps nothing to another one with state."""
+    first = numbers().key_by("k").aggregate(uid="first", n=Last("n"))
+    spread = first.rebalance(uid="spread").map(partial(slowly, str(once or "")), schema=NUMBERS)
+    return spread.key_by("k").aggregate(uid="second", n=Last("n")).write(PLAIN, uid="out")
+
+
+def test_no_row_between_stages_with_state_is_lost_by_kills_and_a_roll_back(tmp_path: Path) -> None:
+    def kill(victim: int) -> None:
+        os.kill(processes(run)[Partition(victim)], signal.SIGKILL)
+
+    found: set[int] = set()
+    with running(tmp_path, between_keyed_stages(tmp_path / "failed")) as run:
+        due = deque([(ROWS // 4, 0), (3 * ROWS // 4, 1)])
+        for row in run.rows("out"):
+            found.add(row["n"])
+            if due and len(found) >= due[0][0]:
+                kill(due.popleft()[1])
+        status = run.status()
+    assert found == set(range(ROWS))
+    assert status.restarts >= 1, "the function has failed"
+    assert status.restarted_alone >= 1
+
+
+def test_a_drained_job_that_has_lost_a_process_leaves_no_row_out(tmp_path: Path) -> None:
+    def lose_and_drain() -> None:
+        os.kill(processes(run)[Partition(1)], signal.SIGKILL)
+        drains.start()
+
+    with running(tmp_path, between_keyed_stages()) as run:
+        drains = Thread(target=run.drain)
+        first = {row["n"] for row in rows_with(run, ROWS // 4, lose_and_drain)}
+        drains.join()
+    assert len(first) < ROWS
+    with running(tmp_path, between_keyed_stages()) as run:
+        assert first | {row["n"] for row in run.rows("out")} == set(range(ROWS))
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
