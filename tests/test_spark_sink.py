@@ -43,7 +43,7 @@ from snapshot.testing.sinks import CHECKS, SCHEMA, SinkBench, SinkEnvironment, S
 from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import NO_EPOCH, Epoch, Generation
 from statebackend.stores.memory_store import MemoryStore
-from statebackend.stores.store import BlobInfo
+from statebackend.stores.store import BlobInfo, StoreUnavailable
 from tests.survey import watched
 
 PATIENCE = 120.0
@@ -165,6 +165,37 @@ def test_deleted_output_is_gone_and_a_query_that_has_not_read_it_is_told(
     with pytest.raises(WrongOutput, match=f"has the output after epoch {newest} only"):
         log.files(NO_EPOCH, epoch(1000, 9))
     log.files(newest, epoch(1000, 9))
+
+
+class Interrupted(MemoryStore):
+    """A store in which another query deletes output before each listing of the rows, or that fails to delete."""
+
+    def __init__(self) -> None:
+        super().__init__(f"output-{token_hex(8)}")
+        self.before_rows: Callable[[], None] = lambda: None
+        self.may_delete = True
+
+    def list(self, folder: str = "") -> tuple[BlobInfo, ...]:
+        if folder.startswith("rows"):
+            before, self.before_rows = self.before_rows, lambda: None
+            before()
+        return super().list(folder)
+
+    def delete(self, path: str) -> None:
+        if not self.may_delete:
+            raise StoreUnavailable(f"{path}: not now")
+        super().delete(path)
+
+
+def test_output_that_is_deleted_while_a_query_looks_for_it_is_not_taken_for_none() -> None:
+    store = Interrupted()
+    log = OutputLog("/out", store)
+    for number in (5, 15, 20):
+        log.put(epoch(number), "a.arrow", b"")
+    log.delete(epoch(5))
+    store.before_rows = lambda: log.delete(epoch(20))
+    with pytest.raises(WrongOutput, match="has the output after epoch 20-1 only"):
+        log.files(epoch(10), epoch(20))
 
 
 def test_what_is_foreign_or_damaged_is_named() -> None:

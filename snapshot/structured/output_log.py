@@ -106,13 +106,13 @@ class OutputLog:
 
         `WrongOutput` if some of them were deleted.
         """
-        if (deleted := self.deleted) > after:
+        found = [file for folder in _folders(after, until) for file in self._store.list(folder)]
+        if (deleted := self.deleted) > after:  # looked at last, as it is noted before the first file goes
             raise WrongOutput(
                 f"{self._uri} has the output after epoch {deleted} only: a query with the option delete=true has read "
                 f"what came before, and this query is at epoch {after}. Let one query delete, the last of all; a query "
                 "that has lost its checkpoint cannot begin again with these rows"
             )
-        found = [file for folder in _folders(after, until) for file in self._store.list(folder)]
         return [file for file in found if after < _epoch_of(file.path) <= until]
 
     def rows(self, path: str) -> Sequence[pa.RecordBatch]:
