@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,12 +24,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import recovery
 from recovery.offline.job_tree import open_tree
+from recovery.savepoints import spark_output
 from recovery.savepoints.restoring import restore
 from recovery.savepoints.spark_format import WrongOption
 from recovery.savepoints.spark_output import (
     EpochcutFormat,
     OutputReader,
     OutputStreamReader,
+    is_ahead,
     newest_committed,
     together,
 )
@@ -236,6 +239,19 @@ def test_the_newest_committed_epoch_is_one_that_has_nothing_left_to_commit() -> 
         assert newest_committed(JournalState(epochs=tuple(epochs))) == newest
 
 
+def test_a_query_is_ahead_of_a_tree_that_would_make_its_epochs_again() -> None:
+    now = JournalState(generation=Generation(2), newest_complete=epoch(50, 2))
+    for read, ahead in (
+        (NO_EPOCH, False),
+        (epoch(50, 2), False),
+        (epoch(51, 2), True),
+        (epoch(3, 3), True),  # the next start is generation 3 once more
+        (epoch(60, 1), False),
+    ):
+        assert is_ahead(read, now) == ahead
+    assert not is_ahead(epoch(50, 2), replace(now, newest_complete=epoch(9, 2), generation=Generation(3)))
+
+
 @given(st.lists(st.integers(0, 12 << 20)))
 def test_a_task_reads_small_files_together_and_all_in_their_order(sizes: list[int]) -> None:
     files = [BlobInfo(str(number), size) for number, size in enumerate(sizes)]
@@ -374,6 +390,25 @@ def test_a_query_may_delete_what_it_has_read_and_others_are_told_so(tmp_path: Pa
     assert not list((tmp_path / "out" / "rows").glob("**/*.arrow"))
     with pytest.raises(WrongOutput, match="a query with the option delete=true has read what came before"):
         late.next_batch()
+
+
+@pytest.mark.timeout(240)
+def test_a_query_is_refused_when_the_tree_is_put_back_from_a_copy_that_does_not_know_what_it_has_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_output, "_LOOK_EVERY", 0.0)
+    tree, backup = tmp_path / "tree", tmp_path / "backup"
+    run_with(tmp_path, *range(10))
+    query = Query(tmp_path)
+    assert query.next_batch() == list(range(10))
+    shutil.copytree(tree, backup)
+    assert query.next_batch() is None
+    run_with(tmp_path, *range(10, 20))
+    assert query.next_batch() == list(range(10, 20))
+    shutil.rmtree(tree)
+    backup.rename(tree)
+    with pytest.raises(WrongOutput, match=r"the tree was put back from an older copy.*Put back the newer tree"):
+        query.next_batch()
 
 
 @pytest.mark.timeout(240)

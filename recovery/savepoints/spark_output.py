@@ -19,7 +19,7 @@ from recovery.offline.job_tree import JobTree, open_tree
 from recovery.savepoints.spark_format import StateSource, WrongOption
 from recovery.savepoints.spark_types import of_spark, with_types
 from snapshot.connectors.files.folder import everywhere
-from snapshot.journal.state import EpochState, JournalState
+from snapshot.journal.state import EMPTY, EpochState, JournalState
 from snapshot.structured.output_log import OutputLog, WrongOutput, open_output
 from statebackend import means
 from statebackend.ids import NO_EPOCH, Epoch, Generation
@@ -81,8 +81,8 @@ class _Output:
     def log(self) -> OutputLog:
         return open_output(self.path)
 
-    def newest(self) -> Epoch:
-        """Return the newest epoch that is committed; `WrongOutput` if the tree is another job's."""
+    def state(self) -> JournalState:
+        """Return what the job's journal says now; `WrongOutput` if the tree is another job's."""
         if self._tree is None:
             tree, owner = open_tree(self.checkpoints), self.log.owner()
             if tree.birth.job != owner.job:
@@ -93,7 +93,17 @@ class _Output:
             self._tree = tree
         else:
             self._tree = self._tree.look_again()
-        return newest_committed(self._tree.state)
+        return self._tree.state
+
+    def refuse_if_ahead(self, read: Epoch, state: JournalState) -> None:
+        """Raise `WrongOutput` if a query has read an epoch that is not known any more."""
+        if is_ahead(read, state):
+            raise WrongOutput(
+                f"this query has read {self.path} up to epoch {read}, and {self.checkpoints} knows no epoch after "
+                f"{state.newest_complete}: the tree was put back from an older copy, and epochs that the job makes "
+                "again would have other rows, which the query would never read. Put back the newer tree; or give the "
+                "program's ToSpark a new folder, and the query a new checkpoint"
+            )
 
     def partitions(self, after: Epoch, until: Epoch) -> Sequence[_Files]:
         return [_Files(tuple(file.path for file in some)) for some in together(self.log.files(after, until))]
@@ -114,7 +124,7 @@ class OutputReader(DataSourceReader):  # type: ignore[misc]  # Spark has no type
 
     def partitions(self) -> Sequence[_Files]:
         """Return the files, some for each task."""
-        return self._output.partitions(NO_EPOCH, self._output.newest()) or [_Files(())]
+        return self._output.partitions(NO_EPOCH, newest_committed(self._output.state())) or [_Files(())]
 
     def read(self, partition: _Files) -> Iterator[pa.RecordBatch]:
         """Read files, in an executor."""
@@ -128,19 +138,24 @@ class OutputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         self._output = _Output(options)
         self._delete = options["delete"] == "true"
         self._until: Epoch | None = None
-        self._newest, self._looked_at = NO_EPOCH, -_LOOK_EVERY
+        self._state, self._looked_at = EMPTY, -_LOOK_EVERY
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 (Spark's name)
         """Return the offset before all epochs."""
         return _offset(NO_EPOCH)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802, ARG002
-        """Return the newest epoch that is committed; `start` if there is none after it."""
-        return _offset(max(_epoch(start), self._look() if self._until is None else self._until))
+        """Return the newest epoch that is committed; `start` if there is none after it.
+
+        `WrongOutput` if the job's tree was put back from an older copy, which does not know `start`.
+        """
+        after, state = _epoch(start), self._look()
+        self._output.refuse_if_ahead(after, state)
+        return _offset(max(after, newest_committed(state) if self._until is None else self._until))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read no further than to the epoch that is the newest now."""
-        self._until = self._look()
+        self._until = newest_committed(self._look())
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[_Files]:
         """Return the files of the epochs after one and up to the other; `WrongOutput` if they were deleted."""
@@ -155,10 +170,10 @@ class OutputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         if self._delete and _epoch(end) > NO_EPOCH:
             self._output.log.delete(_epoch(end))
 
-    def _look(self) -> Epoch:
+    def _look(self) -> JournalState:
         if means.monotonic() >= self._looked_at + _LOOK_EVERY:
-            self._newest, self._looked_at = self._output.newest(), means.monotonic()
-        return self._newest
+            self._state, self._looked_at = self._output.state(), means.monotonic()
+        return self._state
 
 
 def newest_committed(state: JournalState) -> Epoch:
@@ -168,6 +183,14 @@ def newest_committed(state: JournalState) -> Epoch:
     """
     done = [one.epoch for one in state.usable if one.state is EpochState.COMMITTED or not one.has_committables]
     return max(done, default=NO_EPOCH)
+
+
+def is_ahead(read: Epoch, state: JournalState) -> bool:
+    """True if an epoch that was read is after all that the job has completed, and it may make that epoch again.
+
+    A start after the newest generation that the job knows makes later epochs only.
+    """
+    return read > state.newest_complete and read.generation >= state.generation
 
 
 def together(files: Sequence[BlobInfo]) -> Sequence[Sequence[BlobInfo]]:
