@@ -36,13 +36,14 @@ from recovery.savepoints.spark_output import (
     together,
 )
 from snapshot import Files, Generate, InvalidProgram, Program, Rows, SealsForEpochs, Source, Stream, ToSpark
+from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.ids import TransactionId
 from snapshot.journal.state import EpochRecord, EpochState, JournalState
 from snapshot.program.sink import CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
 from snapshot.structured import output_log
 from snapshot.structured.output_log import DamagedOutput, OutputLog, Owner, WrongOutput, open_output
 from snapshot.testing.sink_machine import sink_machine
-from snapshot.testing.sinks import CHECKS, SCHEMA, SinkBench, SinkEnvironment, SinkTrial
+from snapshot.testing.sinks import CHECKS, SCHEMA, SinkBench, SinkEnvironment, SinkTrial, some, write
 from snapshot.tree.manifest import CommitPayload
 from statebackend.ids import NO_EPOCH, Epoch, Generation
 from statebackend.stores.memory_store import MemoryStore
@@ -60,10 +61,10 @@ def epoch(number: int, generation: int = 1) -> Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Numbered(ToSpark):
-    """The sink as a program has it, for a kit that seals without epochs."""
+    """The sink as a program has it, for a kit that seals without epochs and has several jobs, each with its log."""
 
     def open(self, context: SinkContext) -> SinkWriter:
-        return _Numbered(ToSpark.open(self, context))
+        return _Numbered(ToSpark(f"{self.log}/{context.job.replace(' ', '-')}").open(context))
 
 
 class _Numbered:
@@ -92,9 +93,9 @@ def trial(folder: Path) -> SinkTrial:
     sink = Numbered(str(folder))
 
     def visible(_: SinkEnvironment) -> Sequence[str]:
-        log = open_output(sink.log)
-        files = log.files(NO_EPOCH, epoch(10**9))
-        return [str(row) for file in files for batch in log.rows(file.path) for row in batch["row"].to_pylist()]
+        logs = [open_output(str(path.parent)) for path in folder.glob("*/output.json")]
+        files = [(log, file) for log in logs for file in log.files(NO_EPOCH, epoch(10**9))]
+        return [str(row) for log, file in files for batch in log.rows(file.path) for row in batch["row"].to_pylist()]
 
     (folder.parent / "a file").write_text("")
     return SinkTrial(sink, visible, bad=[replace(sink, log=str(folder.parent / "a file"))])
@@ -118,6 +119,34 @@ def test_rows_that_have_no_epoch_are_refused(tmp_path: Path) -> None:
         writer.seal()
 
 
+def test_a_log_has_no_owner_before_rows_are_prepared_and_then_takes_none_of_another_job(tmp_path: Path) -> None:
+    sink = ToSpark(str(tmp_path / "target"))
+    refused, bench, late = (SinkBench(SinkTrial(sink, lambda _: [])) for _ in range(3))
+    for one in (refused, bench):  # the first start may be refused for another reason, and its job is never born
+        assert sink.examine(one.job, one.uid, SCHEMA) == []
+    (transaction, ours), (_, theirs) = sealed_by(bench), sealed_by(late)
+    payload = some(ours.prepare(), transaction)
+    log = open_output(sink.log)
+    assert log.owner() == Owner(bench.job, bench.uid, SCHEMA)
+    with pytest.raises(SinkError, match=f"has the output of sink the/sink of job {bench.job}"):
+        theirs.prepare()
+    log._store.delete("output.json")
+    assert log.own(Owner(late.job, late.uid, SCHEMA)) == ""
+    answer = bench.writer().commit(transaction, payload)
+    assert answer.outcome is CommitOutcome.FAILED
+    assert f"has the output of sink the/sink of job {late.job}" in answer.reason
+    assert log.files(NO_EPOCH, epoch(10**9)) == []
+
+
+def sealed_by(bench: SinkBench) -> tuple[TransactionId, Sealed]:
+    """A transaction with rows in the first epoch, before it is prepared."""
+    writer, transaction = bench.writer(), bench.name()
+    writer.begin(transaction)
+    write(writer, bench.rows(2))
+    assert isinstance(writer, SealsForEpochs)
+    return transaction, writer.seal_for(epoch(1))
+
+
 # --- the log ----------------------------------------------------------------------------------------------------------
 
 
@@ -127,9 +156,12 @@ def a_log() -> OutputLog:
 
 def test_a_log_belongs_to_one_sink_of_one_job_with_one_schema() -> None:
     log, owner = a_log(), Owner("clicks", "out", SCHEMA)
+    assert log.fault_for(owner) == ""
     assert [log.own(owner), log.own(owner)] == ["", ""]
     assert "output of sink out of job clicks" in log.own(replace(owner, job="fork"))
     assert "a folder of its own; so also a fork" in log.own(replace(owner, uid="other"))
+    assert log.fault_for(owner) == ""
+    assert "output of sink out of job clicks" in log.fault_for(replace(owner, job="fork"))
     assert "has rows with row: string, and these have n: int64" in log.own(
         replace(owner, schema=pa.schema({"n": pa.int64()}))
     )

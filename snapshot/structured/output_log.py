@@ -20,7 +20,7 @@ import pyarrow as pa
 from statebackend.errors import JobError, StoreError
 from statebackend.ids import NO_EPOCH, Epoch, Generation
 from statebackend.stores.fsspec_store import open_store
-from statebackend.stores.store import BlobInfo, BlobNotFound, BlobStore, Creation
+from statebackend.stores.store import BlobInfo, BlobNotFound, BlobStore, Creation, exists
 
 _OWNER: Final = "output.json"
 _ROWS: Final = "rows"
@@ -58,7 +58,12 @@ class OutputLog:
     def own(self, owner: Owner) -> str:
         """Make the log this sink's; return why it cannot be, empty if it is."""
         data = {"version": 1, "job": owner.job, "uid": owner.uid, "schema": _encoded(owner.schema)}
-        if self._store.create(_OWNER, json.dumps(data).encode()) is Creation.CREATED:
+        created = self._store.create(_OWNER, json.dumps(data).encode()) is Creation.CREATED
+        return "" if created else self.fault_for(owner)
+
+    def fault_for(self, owner: Owner) -> str:
+        """Return why the log cannot be this sink's, empty if it is or can be. Makes nothing."""
+        if not exists(self._store, _OWNER):
             return ""
         found = self.owner()
         if (found.job, found.uid) != (owner.job, owner.uid):

@@ -6,7 +6,7 @@ any crash, writes the same ones.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -67,9 +67,12 @@ class ToSpark:
         return [*password_faults(self.log), *([] if len(schema) else ["Spark has no rows without columns"])]
 
     def examine(self, job: JobId, uid: Uid, schema: pa.Schema) -> Sequence[str]:
-        """Report a log that cannot be written, or that is another sink's. Makes the log this sink's if it is new."""
+        """Report a log that cannot be written, or that is another sink's.
+
+        A new log stays without an owner: the start may be refused for another reason, and the job never be born.
+        """
         try:
-            fault = open_output(self.log).own(Owner(job, uid, schema.remove_metadata()))
+            fault = open_output(self.log).fault_for(_owner(job, uid, schema))
         except StoreError as error:
             fault = f"the log at {self.log} cannot be written: {error}"
         return [f"sink {uid}: {fault}"] if fault else []
@@ -80,6 +83,10 @@ class ToSpark:
 
     def recover(self, job: JobId, uid: Uid, older_than: Incarnation, named: Collection[TransactionId]) -> None:
         """Do nothing: leftovers are only in the job's tree, where the clean-up finds them."""
+
+
+def _owner(job: JobId, uid: Uid, schema: pa.Schema) -> Owner:
+    return Owner(job, uid, schema.remove_metadata())
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,20 @@ class _Staged:
         return cls(fields.own_place(log), epoch, nonce, fields.number("rows", 1))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sealed:
+    """The rows of an epoch, to be prepared when the log is the sink's."""
+
+    own: Callable[[], str]
+    rows: Sealed
+
+    def prepare(self) -> CommitPayload | None:
+        """Stage the rows. Makes the log the sink's, so that a query may begin before there are rows."""
+        if fault := self.own():
+            raise SinkError(fault)
+        return self.rows.prepare()
+
+
 class _Writer:
     """The sink in a partition."""
 
@@ -106,6 +127,8 @@ class _Writer:
         self._context = context
         self._rows = StagedRows(context.uid, context.staging, _PART_BYTES)
         self._nonce = ""
+        self._owned: set[str] = set()
+        """The logs that were found to be the sink's."""
 
     def begin(self, transaction: TransactionId) -> None:  # noqa: ARG002
         """Begin with no rows, and draw what tells them from those of a former transaction of this name."""
@@ -124,7 +147,8 @@ class _Writer:
 
     def seal_for(self, epoch: Epoch) -> Sealed:
         """Hand over the rows of an epoch."""
-        return self._rows.seal({MADE_BY: _KIND, PLACE: self._log, "epoch": str(epoch), "nonce": self._nonce})
+        rows = self._rows.seal({MADE_BY: _KIND, PLACE: self._log, "epoch": str(epoch), "nonce": self._nonce})
+        return _Sealed(partial(self._own, self._log), rows)
 
     def commit(self, transaction: TransactionId, payload: CommitPayload) -> CommitAnswer:
         """Write the files that are not there yet."""
@@ -133,6 +157,14 @@ class _Writer:
             return found
         made = parse_transaction_id(transaction)
         name = f"{made.incarnation}.{made.partition}.{made.n}-{found.nonce}"
+        try:
+            fault = self._own(found.place)
+        except BlobStoreError as error:
+            return CommitAnswer(CommitOutcome.RETRY_LATER, f"the log at {found.place} could not be written: {error}")
+        except StoreError as error:
+            fault = str(error)
+        if fault:
+            return CommitAnswer(CommitOutcome.FAILED, fault)
         written, rows = False, 0
         for number, file in enumerate(payload.staged):
             try:
@@ -153,3 +185,13 @@ class _Writer:
     def close(self) -> None:
         """Forget what is not prepared."""
         self._rows.close()
+
+    def _own(self, log: str) -> str:
+        """Make a log the sink's, once; return why it cannot be, empty if it is."""
+        if log in self._owned:
+            return ""
+        context = self._context
+        if fault := open_output(log).own(_owner(context.job, context.uid, context.schema)):
+            return f"sink {context.uid}: {fault}"
+        self._owned.add(log)
+        return ""
