@@ -40,7 +40,7 @@ from snapshot.epochs.transaction_events import CommitOutcome
 from snapshot.ids import TransactionId
 from snapshot.journal.state import EpochRecord, EpochState, JournalState
 from snapshot.program.sink import CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
-from snapshot.structured import output_log
+from snapshot.structured import output_log, spark_sink
 from snapshot.structured.output_log import DamagedOutput, OutputLog, Owner, WrongOutput, open_output
 from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, SCHEMA, SinkBench, SinkEnvironment, SinkTrial, some, write
@@ -136,6 +136,29 @@ def test_a_log_has_no_owner_before_rows_are_prepared_and_then_takes_none_of_anot
     assert answer.outcome is CommitOutcome.FAILED
     assert f"has the output of sink the/sink of job {late.job}" in answer.reason
     assert log.files(NO_EPOCH, epoch(10**9)) == []
+
+
+def test_no_file_of_a_transaction_is_written_unless_all_of_them_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_sink, "_PART_BYTES", 1)
+    bench = SinkBench(SinkTrial(ToSpark(str(tmp_path / "target")), lambda _: []))
+    writer, transaction, rows = bench.writer(), bench.name(), bench.rows(4)
+    writer.begin(transaction)
+    for row in rows:
+        write(writer, [row])
+    assert isinstance(writer, SealsForEpochs)
+    payload = some(writer.seal_for(epoch(1)).prepare(), transaction)
+    assert len(payload.staged) > 1
+    log, last = open_output(str(tmp_path / "target")), payload.staged[-1]
+    content = bench.environment.stored.pop(last)
+    assert writer.commit(transaction, payload).outcome is CommitOutcome.FAILED
+    assert log.files(NO_EPOCH, epoch(1)) == []
+    bench.environment.stored[last] = content
+    assert writer.commit(transaction, payload).outcome is CommitOutcome.COMMITTED
+    found = [row for file in log.files(NO_EPOCH, epoch(1)) for some in log.rows(file.path) for row in some["row"]]
+    assert [row.as_py() for row in found] == rows
+    assert writer.commit(transaction, payload).outcome is CommitOutcome.ALREADY_COMMITTED
 
 
 def sealed_by(bench: SinkBench) -> tuple[TransactionId, Sealed]:

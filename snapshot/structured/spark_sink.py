@@ -1,7 +1,7 @@
 """Rows for queries of Spark's: staged until their epoch is complete, then files of a log that say the epoch.
 
 Invariant: the files that a commit writes follow from the payload, names and content; so a commit by any process, after
-any crash, writes the same ones.
+any crash, writes the same ones. It writes none unless all of them can be read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from snapshot.epochs.transaction_events import CommitOutcome, parse_transaction_
 from snapshot.ids import JobId, TransactionId
 from snapshot.operators.rows import Rows
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
-from snapshot.structured.output_log import Owner, open_output
+from snapshot.structured.output_log import DamagedOutput, Owner, open_output
 from snapshot.tree.manifest import CommitPayload
 from statebackend import means
 from statebackend.errors import StoreError
@@ -158,29 +158,36 @@ class _Writer:
         made = parse_transaction_id(transaction)
         name = f"{made.incarnation}.{made.partition}.{made.n}-{found.nonce}"
         try:
-            fault = self._own(found.place)
+            last = self._verified(payload, found.rows)
+            if fault := self._own(found.place):
+                return CommitAnswer(CommitOutcome.FAILED, fault)
+            log, written = open_output(found.place), False
+            for number, file in enumerate(payload.staged):
+                data = last if file == payload.staged[-1] else self._context.staging.get(file)
+                written |= log.put(found.epoch, f"{name}-{number:05}.arrow", data)
         except BlobStoreError as error:
-            return CommitAnswer(CommitOutcome.RETRY_LATER, f"the log at {found.place} could not be written: {error}")
-        except StoreError as error:
-            fault = str(error)
-        if fault:
-            return CommitAnswer(CommitOutcome.FAILED, fault)
-        written, rows = False, 0
-        for number, file in enumerate(payload.staged):
-            try:
-                data = self._context.staging.get(file)
-                rows += sum(map(len, batches_in(file, data)))
-            except UNREADABLE as error:
-                return unreadable(error)
-            try:
-                written |= open_output(found.place).put(found.epoch, f"{name}-{number:05}.arrow", data)
-            except BlobStoreError as error:
-                return CommitAnswer(
-                    CommitOutcome.RETRY_LATER, f"the log at {found.place} could not be written: {error}"
-                )
-        if rows != found.rows:
-            return unreadable(BadPayload(f"{rows} rows are staged, and the payload says {found.rows}"))
+            return CommitAnswer(
+                CommitOutcome.RETRY_LATER,
+                f"the rows that were staged could not be read, or the log at {found.place} not be written: {error}",
+            )
+        except UNREADABLE as error:
+            return unreadable(error)
+        except DamagedOutput as error:
+            return CommitAnswer(CommitOutcome.FAILED, str(error))
         return CommitAnswer(CommitOutcome.COMMITTED if written else CommitOutcome.ALREADY_COMMITTED)
+
+    def _verified(self, payload: CommitPayload, said: int) -> bytes:
+        """Read all files before the first one is written to the log, one at a time; return the last, mostly the only.
+
+        `BadPayload` if they do not have as many rows as the payload says; else as `unreadable` understands.
+        """
+        rows, data = 0, b""
+        for file in payload.staged:
+            data = self._context.staging.get(file)
+            rows += sum(map(len, batches_in(file, data)))
+        if rows != said:
+            raise BadPayload(f"{rows} rows are staged, and the payload says {said}")
+        return data
 
     def close(self) -> None:
         """Forget what is not prepared."""
