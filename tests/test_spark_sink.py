@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import recovery
 from recovery.offline.job_tree import open_tree
 from recovery.savepoints import spark_output
+from recovery.savepoints.copying import move
 from recovery.savepoints.restoring import restore
 from recovery.savepoints.spark_format import WrongOption
 from recovery.savepoints.spark_output import (
@@ -45,6 +46,7 @@ from snapshot.structured.output_log import DamagedOutput, OutputLog, Owner, Wron
 from snapshot.testing.sink_machine import sink_machine
 from snapshot.testing.sinks import CHECKS, SCHEMA, SinkBench, SinkEnvironment, SinkTrial, some, write
 from snapshot.tree.manifest import CommitPayload
+from statebackend.errors import JobError
 from statebackend.ids import NO_EPOCH, Epoch, Generation
 from statebackend.stores.memory_store import MemoryStore
 from statebackend.stores.store import BlobInfo, StoreUnavailable
@@ -343,12 +345,12 @@ def generated(folder: Path, count: int, rate: float) -> Program:
     return numbers(folder, Generate(lambda i: {"n": i}, NUMBERS, count, rate, splits=2))
 
 
-def run_with(folder: Path, *rows: int) -> None:
+def run_with(folder: Path, *rows: int, tree: str = "tree") -> None:
     """Let a file with these rows appear, and read it."""
     (folder / "in").mkdir(exist_ok=True)
     (folder / "in" / f"{min(rows)}.jsonl").write_text("".join(json.dumps({"n": row}) + "\n" for row in rows))
     program = numbers(folder, Files(str(folder / "in"), "jsonl", NUMBERS))
-    with recovery.run(program, checkpoints=str(folder / "tree"), available_now=True, progress=False):
+    with recovery.run(program, checkpoints=str(folder / tree), available_now=True, progress=False):
         pass
 
 
@@ -464,6 +466,25 @@ def test_a_query_is_refused_when_the_tree_is_put_back_from_a_copy_that_does_not_
     backup.rename(tree)
     with pytest.raises(WrongOutput, match=r"the tree was put back from an older copy.*Put back the newer tree"):
         query.next_batch()
+
+
+@pytest.mark.timeout(240)
+def test_a_query_whose_job_was_moved_is_told_where_to_and_goes_on_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_output, "_LOOK_EVERY", 0.0)
+    run_with(tmp_path, *range(10))
+    query, moved = Query(tmp_path), str(tmp_path / "moved")
+    assert query.next_batch() == list(range(10))
+    move(open_tree(str(tmp_path / "tree")), moved)
+    for one in (query, Query(tmp_path)):
+        with pytest.raises(JobError, match=f"moved.* to {moved}"):
+            one.next_batch()
+    there = Query(tmp_path, checkpoints=moved)
+    there.offsets = query.offsets
+    assert there.next_batch() is None
+    run_with(tmp_path, *range(10, 20), tree="moved")
+    assert there.next_batch() == list(range(10, 20))
 
 
 @pytest.mark.timeout(240)

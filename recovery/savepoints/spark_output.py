@@ -82,7 +82,7 @@ class _Output:
         return open_output(self.path)
 
     def state(self) -> JournalState:
-        """Return what the job's journal says now; `WrongOutput` if the tree is another job's."""
+        """Return what the job's journal says now; `WrongOutput` if the tree is another job's, or closed by a move."""
         if self._tree is None:
             tree, owner = open_tree(self.checkpoints), self.log.owner()
             if tree.birth.job != owner.job:
@@ -93,7 +93,13 @@ class _Output:
             self._tree = tree
         else:
             self._tree = self._tree.look_again()
-        return self._tree.state
+        state = self._tree.state
+        if state.moved_to:
+            raise WrongOutput(
+                f"the job with the output at {self.path} was moved from {self.checkpoints} to {state.moved_to}; start "
+                "the query again with that as its option checkpoints"
+            )
+        return state
 
     def refuse_if_ahead(self, read: Epoch, state: JournalState) -> None:
         """Raise `WrongOutput` if a query has read an epoch that is not known any more."""
