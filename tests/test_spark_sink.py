@@ -309,6 +309,20 @@ def test_a_query_is_ahead_of_a_tree_that_would_make_its_epochs_again() -> None:
     assert not is_ahead(epoch(50, 2), replace(now, newest_complete=epoch(9, 2), generation=Generation(3)))
 
 
+@given(st.sets(EPOCHS, max_size=20), st.lists(EPOCHS, max_size=8))
+def test_offsets_are_epochs_with_rows_whichever_epochs_are_the_newest_when_a_query_looks(
+    there: set[Epoch], newest: list[Epoch]
+) -> None:
+    reader = OutputStreamReader({"checkpoints": "", "path": f"memory://output-{token_hex(8)}", "delete": "false"})
+    log = open_output(reader._output.path)
+    for one in there:
+        log.put(one, "a.arrow", b"")
+    offset = NO_EPOCH
+    for number, until in enumerate(newest):
+        offset = reader._newest(offset, until)
+        assert offset == max((one for one in there if one <= max(newest[: number + 1])), default=NO_EPOCH)
+
+
 @given(st.lists(st.integers(0, 12 << 20)))
 def test_a_task_reads_small_files_together_and_all_in_their_order(sizes: list[int]) -> None:
     files = [BlobInfo(str(number), size) for number, size in enumerate(sizes)]
@@ -346,9 +360,10 @@ def generated(folder: Path, count: int, rate: float) -> Program:
 
 
 def run_with(folder: Path, *rows: int, tree: str = "tree") -> None:
-    """Let a file with these rows appear, and read it."""
+    """Let a file with these rows appear, if there are any, and run the program."""
     (folder / "in").mkdir(exist_ok=True)
-    (folder / "in" / f"{min(rows)}.jsonl").write_text("".join(json.dumps({"n": row}) + "\n" for row in rows))
+    if rows:
+        (folder / "in" / f"{min(rows)}.jsonl").write_text("".join(json.dumps({"n": row}) + "\n" for row in rows))
     program = numbers(folder, Files(str(folder / "in"), "jsonl", NUMBERS))
     with recovery.run(program, checkpoints=str(folder / tree), available_now=True, progress=False):
         pass
@@ -485,6 +500,24 @@ def test_a_query_whose_job_was_moved_is_told_where_to_and_goes_on_there(
     assert there.next_batch() is None
     run_with(tmp_path, *range(10, 20), tree="moved")
     assert there.next_batch() == list(range(10, 20))
+
+
+@pytest.mark.timeout(240)
+def test_epochs_without_rows_make_no_batches_and_a_query_that_deletes_later_takes_nothing_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_output, "_LOOK_EVERY", 0.0)
+    run_with(tmp_path, *range(10))
+    query, deleting = Query(tmp_path), Query(tmp_path, delete="true")
+    assert query.next_batch() == list(range(10))
+    before = newest_committed(open_tree(str(tmp_path / "tree")).state)
+    run_with(tmp_path)
+    assert newest_committed(open_tree(str(tmp_path / "tree")).state) > before
+    assert query.next_batch() is None
+    assert deleting.next_batch() == list(range(10))
+    run_with(tmp_path, *range(10, 20))
+    assert query.next_batch() == list(range(10, 20))
+    assert deleting.next_batch() == list(range(10, 20))
 
 
 @pytest.mark.timeout(240)

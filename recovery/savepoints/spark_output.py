@@ -1,7 +1,8 @@
 """A program's output as a DataFrame, streaming or not: the format `epochcut`, which reads state as well.
 
-Invariant: an offset is an epoch whose output, and all output before it, is committed by the journal of the job. So a
-micro-batch has whole epochs, and the same rows whenever and wherever its tasks are run.
+Invariant: an offset is an epoch with rows; its output, and all output before it, is committed by the journal of the
+job. So a micro-batch has whole epochs, and the same rows whenever and wherever its tasks are run; and where one query
+deletes up to its offset, another one that has read all the same rows has the same offset.
 """
 
 from __future__ import annotations
@@ -145,19 +146,22 @@ class OutputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         self._delete = options["delete"] == "true"
         self._until: Epoch | None = None
         self._state, self._looked_at = EMPTY, -_LOOK_EVERY
+        self._nothing = (NO_EPOCH, NO_EPOCH)
+        """An offset, and an epoch up to which nothing comes after it."""
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 (Spark's name)
         """Return the offset before all epochs."""
         return _offset(NO_EPOCH)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802, ARG002
-        """Return the newest epoch that is committed; `start` if there is none after it.
+        """Return the newest epoch with rows that is committed; `start` if there is none after it.
 
-        `WrongOutput` if the job's tree was put back from an older copy, which does not know `start`.
+        `WrongOutput` if output after `start` was deleted, or if the job's tree was put back from an older copy, which
+        does not know `start`.
         """
         after, state = _epoch(start), self._look()
         self._output.refuse_if_ahead(after, state)
-        return _offset(max(after, newest_committed(state) if self._until is None else self._until))
+        return _offset(self._newest(after, newest_committed(state) if self._until is None else self._until))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read no further than to the epoch that is the newest now."""
@@ -175,6 +179,14 @@ class OutputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         """Delete what the query has read, if it is to: Spark asks for it no more."""
         if self._delete and _epoch(end) > NO_EPOCH:
             self._output.log.delete(_epoch(end))
+
+    def _newest(self, after: Epoch, until: Epoch) -> Epoch:
+        """Return the newest epoch with rows, `after` if there is none; a long silence is not listed again and again."""
+        looked = max(after, self._nothing[1]) if self._nothing[0] == after else after
+        newest = self._output.log.newest(looked, until) if looked < until else None
+        if newest is None:
+            self._nothing = (after, max(looked, until))
+        return newest or after
 
     def _look(self) -> JournalState:
         if means.monotonic() >= self._looked_at + _LOOK_EVERY:

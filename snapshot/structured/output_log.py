@@ -120,6 +120,11 @@ class OutputLog:
             )
         return [file for file in found if after < _epoch_of(file.path) <= until]
 
+    def newest(self, after: Epoch, until: Epoch) -> Epoch | None:
+        """Return the newest epoch with rows after one and up to another, None if none has rows. Raises as `files`."""
+        files = self.files(after, until)
+        return _epoch_of(files[-1].path) if files else None
+
     def rows(self, path: str) -> Sequence[pa.RecordBatch]:
         """Read a file; raise `WrongOutput` if it is not there any more."""
         try:
