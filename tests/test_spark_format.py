@@ -10,13 +10,17 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualNullSafe, EqualTo, GreaterThan, In
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from recovery.offline.job_tree import open_tree
 from recovery.offline.reading import read_epoch
 from recovery.savepoints.editing import ChangedRows, edit
 from recovery.savepoints.spark_format import StateRowsReader, StateSource, WrongOption, wanted_groups
-from recovery.savepoints.spark_types import of_spark
+from snapshot import ToSpark
+from snapshot.structured.spark_types import NoSparkType, of_spark, with_types
 from statebackend.ids import Uid
 from statebackend.keygroups import key_group_of
 from statebackend.keys.types import KeyType
@@ -106,9 +110,50 @@ def test_options_that_are_missing_or_make_no_sense_are_named(tmp_path: Path) -> 
 
 
 def test_types_that_spark_lacks_become_wider_ones() -> None:
-    given = pa.schema([("a", pa.uint16()), ("b", pa.struct([("c", pa.uint64()), ("d", pa.timestamp("ns", "UTC"))])),
+    ours = pa.schema([("a", pa.uint16()), ("b", pa.struct([("c", pa.uint64()), ("d", pa.timestamp("ns", "UTC"))])),
                        ("e", pa.float16()), ("f", pa.binary(3)), ("g", pa.decimal128(5, 1))])  # fmt: skip
-    assert of_spark(given).types == [
+    assert of_spark(ours).types == [
         pa.int32(), pa.struct([("c", pa.decimal128(20, 0)), ("d", pa.timestamp("us", "UTC"))]), pa.float32(),
         pa.binary(), pa.decimal128(5, 1),
     ]  # fmt: skip
+
+
+PLAIN = (
+    pa.null(), pa.bool_(), pa.int8(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(), pa.float16(),
+    pa.float64(), pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary(3),
+    pa.binary_view(), pa.date32(), pa.date64(), pa.time32("s"), pa.time64("us"), pa.timestamp("s"),
+    pa.timestamp("ns", "Europe/Berlin"), pa.duration("ns"), pa.decimal32(5, 2), pa.decimal256(38, 38),
+    pa.dictionary(pa.int8(), pa.string()), pa.dictionary(pa.int32(), pa.uint16()),
+)  # fmt: skip
+
+
+def nested(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
+    lists = [pa.list_, pa.large_list, lambda one: pa.list_(one, 2)]
+    of_one = st.builds(lambda kind, one: kind(one), st.sampled_from(lists), inner)
+    maps = st.builds(pa.map_, st.sampled_from([pa.string(), pa.uint32()]), inner)
+    fields = st.dictionaries(st.sampled_from("abc"), st.builds(pa.field, st.just(""), inner), min_size=1)
+    structs = fields.map(lambda some: pa.struct([field.with_name(name) for name, field in some.items()]))
+    return of_one | maps | structs
+
+
+@given(st.recursive(st.sampled_from(PLAIN), nested, max_leaves=4))
+def test_every_type_that_is_taken_is_one_of_spark_and_rows_get_it(kind: pa.DataType) -> None:
+    of_ours = pa.schema([("column", kind)])
+    schema = of_spark(of_ours)
+    assert to_arrow_schema(from_arrow_schema(schema), timezone="UTC").equals(schema)
+    batch = pa.RecordBatch.from_arrays([pa.nulls(2, kind)], schema=of_ours)
+    assert with_types(batch, schema).column(0).to_pylist() == [None, None]
+    assert ToSpark("/out").check(of_ours) == []
+
+
+def test_a_sink_refuses_columns_for_which_spark_has_no_type_however_deep_they_are() -> None:
+    strange = pa.run_end_encoded(pa.int32(), pa.string())
+    for deep in (strange, pa.list_(pa.struct([("c", strange)])), pa.map_(pa.string(), strange)):
+        [fault] = ToSpark("/out").check(pa.schema([("a", pa.int64()), ("b", deep)]))
+        assert fault.startswith("column b is ")
+        assert fault.endswith(f"and Spark has no type for {strange}")
+        with pytest.raises(NoSparkType, match="column b is "):
+            of_spark(pa.schema([("b", deep)]))
+    assert ToSpark("/out").check(pa.schema([("b", pa.list_view(pa.int64()))]))
+    [fault] = ToSpark("/out").check(pa.schema([("b", pa.decimal256(50, 2))]))
+    assert "decimal256(50, 2): it has up to 38 digits" in fault

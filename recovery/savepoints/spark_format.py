@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from recovery.offline.job_tree import NEWEST, JobTree, open_tree
 from recovery.offline.reading import EpochReading, OperatorStates, read_epoch
-from recovery.savepoints.spark_types import of_spark, with_types
+from snapshot.structured.spark_types import of_spark, with_types
 from statebackend.canonical.schema import KEY, KEY_GROUP
 from statebackend.errors import OptionError
 from statebackend.files import FileSet

@@ -18,10 +18,10 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from recovery.offline.job_tree import JobTree, open_tree
 from recovery.savepoints.spark_format import StateSource, WrongOption
-from recovery.savepoints.spark_types import of_spark, with_types
 from snapshot.connectors.files.folder import everywhere
 from snapshot.journal.state import EMPTY, EpochState, JournalState
 from snapshot.structured.output_log import OutputLog, WrongOutput, open_output
+from snapshot.structured.spark_types import of_spark, with_types
 from statebackend import means
 from statebackend.ids import NO_EPOCH, Epoch, Generation
 from statebackend.stores.store import BlobInfo

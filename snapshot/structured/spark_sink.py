@@ -21,6 +21,7 @@ from snapshot.ids import JobId, TransactionId
 from snapshot.operators.rows import Rows
 from snapshot.program.sink import Abilities, CommitAnswer, Sealed, SinkContext, SinkError, SinkWriter
 from snapshot.structured.output_log import DamagedOutput, Owner, open_output
+from snapshot.structured.spark_types import type_faults
 from snapshot.tree.manifest import CommitPayload
 from statebackend import means
 from statebackend.errors import StoreError
@@ -63,8 +64,9 @@ class ToSpark:
         return Abilities(reads_tokens=True)
 
     def check(self, schema: pa.Schema) -> Sequence[str]:
-        """Report a password in the place of the log, and rows without columns."""
-        return [*password_faults(self.log), *([] if len(schema) else ["Spark has no rows without columns"])]
+        """Report a password in the place of the log, rows without columns, and columns for which Spark has no type."""
+        columns = type_faults(schema) if len(schema) else ["Spark has no rows without columns"]
+        return [*password_faults(self.log), *columns]
 
     def examine(self, job: JobId, uid: Uid, schema: pa.Schema) -> Sequence[str]:
         """Report a log that cannot be written, or that is another sink's.
