@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,47 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter
 
 import recovery
+from recovery.offline.job_tree import open_tree
+from recovery.savepoints.spark_output import newest_committed
 from snapshot import Files, Stream, ToSpark
+from snapshot.structured.output_log import Owner, open_output
 
 ROWS = 100
 SCHEMA = pa.schema([("n", pa.int64()), ("at", pa.timestamp("ns", "UTC"))])
+
+
+WIDER = {
+    "numbers": pa.array([[1, 2]], pa.list_(pa.uint32())),
+    "structs": pa.array([[{"c": 200}]], pa.large_list(pa.struct([("c", pa.uint8())]))),
+    "map": pa.array([[("a", 2**64 - 1)]], pa.map_(pa.string(), pa.uint64())),
+    "pair": pa.array([[1, 2]], pa.list_(pa.int8(), 2)),
+    "day": pa.array([86_400_000], pa.date64()),
+    "time": pa.array([5], pa.time32("s")),
+    "took": pa.array([5_000], pa.duration("ns")),
+    "times": pa.array([[5_000]], pa.list_(pa.timestamp("ns"))),
+    "word": pa.array(["x"]).dictionary_encode(),
+    "large": pa.array(["y"], pa.large_string()),
+    "view": pa.array(["z"], pa.string_view()),
+    "cents": pa.array([Decimal("1.25")], pa.decimal256(30, 2)),
+    "half": pa.array([1.5], pa.float16()),
+    "code": pa.array([b"ab"], pa.binary(2)),
+    "none": pa.nulls(1),
+}
+"""Columns of types that Spark lacks, with one row."""
+
+
+def wider_rows(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Give Spark the row of all types, as output of the program that has run."""
+    batch = pa.RecordBatch.from_pydict(WIDER)
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_stream(buffer, batch.schema) as stream:
+        stream.write_batch(batch)
+    tree = open_tree(str(folder / "tree"))
+    log = open_output(str(folder / "wider"))
+    log.own(Owner(tree.birth.job, "out", batch.schema))
+    log.put(newest_committed(tree.state), "a.arrow", buffer.getvalue().to_pybytes())
+    table = spark.read.format("epochcut").option("checkpoints", str(folder / "tree")).load(str(folder / "wider"))
+    return dict(zip(table.columns, table.collect()[0], strict=True))
 
 
 def run_program(folder: Path, number: int) -> None:
@@ -119,9 +157,10 @@ def main(folder: Path) -> None:
         "table": whole,
         "once": once,
         "late": late,
+        "wider": wider_rows(spark, folder),
     }
     spark.stop()
-    print(json.dumps(said), flush=True)
+    print(json.dumps(said, default=lambda value: value.hex() if hasattr(value, "hex") else str(value)), flush=True)
 
 
 if __name__ == "__main__":

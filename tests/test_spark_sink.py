@@ -555,3 +555,8 @@ def test_a_query_reads_each_epoch_once_though_a_task_is_killed_and_the_query_fai
     assert said["once"] == [*first, *second, *third]
     assert said["table"] == [300, sum(range(300))]
     assert "a query with the option delete=true has read what came before" in said["late"]
+    assert said["wider"] == {
+        "numbers": [1, 2], "structs": [[200]], "map": {"a": "18446744073709551615"}, "pair": [1, 2],
+        "day": "1970-01-02", "time": "00:00:05", "took": "0:00:00.000005", "times": ["1970-01-01 00:00:00.000005"],
+        "word": "x", "large": "y", "view": "z", "cents": "1.25", "half": 1.5, "code": "6162", "none": None,
+    }  # fmt: skip
