@@ -258,6 +258,22 @@ def test_output_that_is_deleted_while_a_query_looks_for_it_is_not_taken_for_none
         log.files(epoch(10), epoch(20))
 
 
+def test_a_deletion_that_was_cut_off_is_ended_by_the_next_the_first_of_all_as_well() -> None:
+    store = Interrupted()
+    log = OutputLog("/out", store)
+    for number in (5, 250, 260):
+        log.put(epoch(number), "a.arrow", b"")
+    for until in (epoch(150), epoch(255)):
+        store.may_delete = False
+        with pytest.raises(StoreUnavailable):
+            log.delete(until)
+        assert log.deleted == until
+    store.may_delete = True
+    log.delete(epoch(256))
+    assert [output_log._epoch_of(file.path) for file in store.list("rows")] == [epoch(260)]
+    assert len(store.list("deleted")) == 1
+
+
 def test_what_is_foreign_or_damaged_is_named() -> None:
     log = a_log()
     for path in ("rows/1/x", "rows/0000000001/0000000000/notes.arrow"):

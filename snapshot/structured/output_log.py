@@ -146,8 +146,10 @@ class OutputLog:
 
     def delete(self, until: Epoch) -> None:
         """Delete all files up to an epoch, which no query needs any more. After a crash the next call goes on."""
+        if not self._store.list(_DELETED):
+            self._store.create(_note(NO_EPOCH), b"")  # so that after a crash the next call begins with the first file
         former = self._store.list(_DELETED)
-        self._store.create(f"{_DELETED}/{until.generation:010}-{until.number:010}", b"")
+        self._store.create(_note(until), b"")
         begun = min((_deleted_of(blob.path) for blob in former), default=NO_EPOCH)
         for folder in _folders(begun, until):
             for file in self._store.list(folder):
@@ -188,6 +190,10 @@ def _epoch_of(path: str) -> Epoch:
             raise DamagedOutput(
                 f"{path} is no file of output: the folder was changed from outside; remove what is foreign"
             )
+
+
+def _note(deleted: Epoch) -> str:
+    return f"{_DELETED}/{deleted.generation:010}-{deleted.number:010}"
 
 
 def _deleted_of(path: str) -> Epoch:
