@@ -19,8 +19,8 @@ import pytest
 import recovery
 from recovery import Active, EpochCompleted, EpochTriggered, MicroBatches, Passive, Synchronous
 from recovery.schemes.scheme import Scheme
-from snapshot import EOF, Collection, Generate, Program, Stream, ToDriver, fail_points
-from snapshot.connectors.staging.batched_rows import open_keeping
+from snapshot import EOF, Collection, Generate, Program, Stream, ToDriver, ToSpark, fail_points
+from snapshot.connectors.staging.batched_rows import AfterBatches, open_keeping
 from snapshot.connectors.staging.direct_rows import DirectRows
 from snapshot.epochs.coordinator_options import ContradictingOptions
 from snapshot.epochs.transaction_events import CommitOutcome
@@ -227,6 +227,27 @@ def test_a_row_that_can_never_be_written_is_refused_once_and_holds_no_other_batc
     assert writer.commit(*given[1]) == CommitAnswer(CommitOutcome.COMMITTED)
     writer.close()
     assert bench.environment.delivered == ["fine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Successor(ToSpark):
+    """The sink of a job that has kept rows for another one."""
+
+    def open(self, context: SinkContext) -> SinkWriter:
+        sink = ToSpark(self.log)
+        return AfterBatches(sink.open(context), sink, context)
+
+
+def test_rows_that_were_kept_for_a_plain_sink_are_refused_for_good_by_one_that_needs_their_epochs(
+    tmp_path: Path,
+) -> None:
+    former = SinkBench(SinkTrial(Refusing(), lambda environment: environment.delivered))
+    transaction, payload, _ = former.prepared()
+    present = SinkBench(SinkTrial(Successor(str(tmp_path)), lambda _: []))
+    present.job, present.environment = former.job, former.environment
+    answer = present.writer().commit(transaction, payload)
+    assert answer.outcome is CommitOutcome.FAILED
+    assert "Start the job with the former sink and drain it" in answer.reason
 
 
 @pytest.mark.parametrize("then", [Passive(), Synchronous(), MicroBatches(), Active()])

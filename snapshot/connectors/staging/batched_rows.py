@@ -123,6 +123,13 @@ def _written(
     writer: SinkWriter, context: SinkContext, transaction: TransactionId, payload: CommitPayload
 ) -> CommitAnswer:
     """Have a plain sink's writer take the rows of a batch, and wait until the target has them."""
+    if isinstance(writer, SealsForEpochs):
+        return CommitAnswer(
+            CommitOutcome.FAILED,
+            f"the rows of transaction {transaction} were kept for a former sink {context.uid}, and the present one "
+            "takes no rows without their epoch. Start the job with the former sink and drain it, and give the new sink "
+            "a uid of its own",
+        )
     rows = read_payload(_KIND, context, transaction, payload, lambda fields: fields.number("rows", 1))
     if isinstance(rows, CommitAnswer):
         return rows
