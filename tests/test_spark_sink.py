@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -48,6 +49,7 @@ from snapshot.testing.sinks import CHECKS, SCHEMA, SinkBench, SinkEnvironment, S
 from snapshot.tree.manifest import CommitPayload
 from statebackend.errors import JobError
 from statebackend.ids import NO_EPOCH, Epoch, Generation
+from statebackend.stores.fsspec_store import known
 from statebackend.stores.memory_store import MemoryStore
 from statebackend.stores.store import BlobInfo, StoreUnavailable
 from tests.survey import watched
@@ -193,6 +195,31 @@ def test_a_log_belongs_to_one_sink_of_one_job_with_one_schema() -> None:
     assert log.owner() == owner
     with pytest.raises(WrongOutput, match="start the program with ToSpark"):
         a_log().owner()
+
+
+class Hanging(MemoryStore):
+    """A store that does not say what it has, until the test is over."""
+
+    def __init__(self, root: str, over: threading.Event) -> None:
+        super().__init__(root)
+        self._over = over
+
+    def stat(self, path: str) -> BlobInfo:
+        self._over.wait(PATIENCE)
+        return super().stat(path)
+
+
+def test_a_start_waits_for_a_log_that_hangs_no_longer_than_for_other_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_log, "_SECONDS", 0.1)
+    over, uri = threading.Event(), f"hangs://{token_hex(8)}"
+    bench = SinkBench(SinkTrial(ToSpark(uri), lambda _: []))
+    try:
+        with known("hangs", lambda rest: Hanging(rest, over)):
+            [fault] = bench.sink().examine(bench.job, bench.uid, SCHEMA)
+    finally:
+        over.set()
+    assert "cannot be written: " in fault
+    assert "there was no answer in 0.1 s" in fault
 
 
 EPOCHS = st.builds(epoch, st.integers(1, 450), st.integers(1, 3))

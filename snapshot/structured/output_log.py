@@ -19,12 +19,14 @@ import pyarrow as pa
 
 from statebackend.errors import JobError, StoreError
 from statebackend.ids import NO_EPOCH, Epoch, Generation
-from statebackend.stores.fsspec_store import open_store
+from statebackend.stores.limited_store import open_limited
 from statebackend.stores.store import BlobInfo, BlobNotFound, BlobStore, Creation, exists
 
 _OWNER: Final = "output.json"
 _ROWS: Final = "rows"
 _DELETED: Final = "deleted"
+_SECONDS: Final = 60.0
+"""How long a call of the store may hang: a start examines the log, and commits wait for it."""
 _TOGETHER: Final = 100
 """Epochs whose files share a folder, which is what is listed at once."""
 _FOLDERS: Final = 20
@@ -167,7 +169,7 @@ def open_output(uri: str) -> OutputLog:
 
 @lru_cache(maxsize=64)
 def _store(uri: str, process: int) -> BlobStore:  # noqa: ARG001 (a store is not for processes that are forked later)
-    return open_store(uri)
+    return open_limited(uri, _SECONDS)
 
 
 def _folder(epoch: Epoch) -> str:
