@@ -305,7 +305,11 @@ class Epochs:
         self._end_if_reached()
 
     def _remove(self, asked: events.RemoveOlder) -> None:
-        """Plan the removal now, as later an epoch may be in flight of which the coordinator did not know."""
+        """Plan the removal now, as later an epoch may be in flight of which the coordinator did not know.
+
+        This journal does not have the record yet that an epoch was just committed, so that epoch stays, even if newer
+        ones are complete and `retain` is 1. Readers of output need it: they go by the newest committed epoch.
+        """
         tree = self._tree
         bases = [epoch for epoch in (asked.oldest_base, self._joins.restoring) if epoch is not None]
         oldest = min(bases, default=None)
