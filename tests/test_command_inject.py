@@ -280,7 +280,7 @@ def test_ctrl_c_ends_the_command_and_not_the_job(folder: Path) -> None:
         (("kill", "--target", "standby:5"), 1, "there is no standby 5: 1 stand by, counted from 0"),
         (("kill", "--target", "executor:1"), 1, "the process is not in a Spark executor of its own"),
         (("kill", "--target", "worker:0", "--at", "epoch:1"), 1, "epoch 1 is over already: epoch "),
-        (("kill", "--target", "everybody"), 2, "'everybody' is no target; write worker:2, standby:0, driver"),
+        (("kill", "--target", "everybody"), 2, "'everybody' is no target; write worker:2, replica:2.1, primary:2"),
         (("kill", "--target", "link:0-0"), 2, "'link:0-0' is no target"),
         (("kill", "--target", "link:0-1"), 2, "link:0-1 is a connection, which cannot be told to kill; cut it"),
         (("kill", "--target", "worker:0", "--at", "soon"), 2, "'soon' is no moment; write now, +3s, epoch:17"),

@@ -47,6 +47,7 @@ LOOKING = (
     ("repair", "--dry-run"),
     ("fork", "--into", "INTO/forked"),
     ("copy", "--into", "INTO/copied"),
+    ("report", "--out", "INTO/report.html"),
 )
 """What changes no tree; they go through the same one."""
 CHANGING = (
@@ -70,8 +71,8 @@ TO_PROCESSES = {
     "rows in flight that are none",
 }
 """Of trees that are refused by processes alone, one of each kind: starts of the others are for longer searches."""
-ELSEWHERE = {"bootstrap"}
-"""Makes a tree, and reads none."""
+ELSEWHERE = {"bootstrap", "compare", "page"}
+"""Two make trees, and read none; a page goes on until Ctrl-C, and shows what a report has."""
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ def test_a_job_that_nothing_befalls_comes_to_its_end() -> None:
 
 def test_processes_that_crash_leave_no_file_open_when_the_history_is_over() -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
-    crashes = sum(run_job(Schedule(drawn(seed))).met[Act.CRASH_AT.value] for seed in range(6))
+    crashes = sum(run_job(Schedule(drawn(seed))).met[Act.CRASH_AT.value] for seed in range(12))
     assert crashes > 0
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 

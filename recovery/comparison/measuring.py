@@ -30,7 +30,7 @@ from recovery.inject.moments import Alarm, MomentPassed
 from recovery.running import Run, run
 from recovery.schemes.named import Compared
 from statebackend.durations import milliseconds
-from statebackend.errors import OptionError, ProgramError
+from statebackend.errors import JobError, OptionError, ProgramError
 
 OTHERS_ALLOWED: Final = 0.2
 """Seconds of processor time in a second that other programs may take until a run counts as disturbed."""
@@ -44,7 +44,7 @@ _BEHIND_MS: Final = 500.0
 """So far, and an interval of epochs, a job may be behind its sources' schedule where the rate is sustained."""
 
 
-class NotReached(Exception):
+class NotReached(JobError):
     """A job has not come as far as it has to in time; the message says what is missing."""
 
 

@@ -19,6 +19,7 @@ from math import inf
 from typing import Final, Generic, TypeVar
 
 from snapshot.ids import Member, Replica
+from statebackend.errors import JobError
 from statebackend.ids import Epoch, Partition
 
 _HEAD: Final = struct.Struct(">QII")
@@ -34,7 +35,7 @@ Content = TypeVar("Content")
 Position = TypeVar("Position")
 
 
-class MalformedAcks(ValueError):
+class MalformedAcks(JobError, ValueError):
     """Bytes that are no anchors, or no acknowledgements."""
 
 

@@ -20,6 +20,7 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 from recovery import events as log
 from snapshot.ids import Member, Replica
+from statebackend.errors import JobError
 from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition
 
 MOST: Final = 24 << 20
@@ -32,7 +33,7 @@ _ENDLESS: Final = 2**64
 Read = Callable[[Any], Any]
 
 
-class Unreadable(ValueError):
+class Unreadable(JobError, ValueError):
     """A line that is no event that this version knows."""
 
 
