@@ -10,6 +10,7 @@ import atexit
 import signal
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -71,6 +72,8 @@ if TYPE_CHECKING:
     from recovery.telemetry.telling import Telling
 
 _PATIENCE: Final = 60.0
+_LOOK: Final = 0.5
+"""Seconds for which the process's main thread waits in one go."""
 _LOG: Final = readable_logger("epochcut.job")
 
 
@@ -241,7 +244,13 @@ class Run:
             self.cancel()
 
     def _wait(self, timeout: float | None) -> None:
-        if not self._driver.over.wait(timeout):
+        """Wait in pieces: a signal that the system gave to another thread is looked at only between two of them."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        over = False
+        while not over and (deadline is None or time.monotonic() < deadline):
+            left = _LOOK if deadline is None else max(0.0, min(_LOOK, deadline - time.monotonic()))
+            over = self._driver.over.wait(left)
+        if not over and not self._driver.over.is_set():
             raise TimeoutError(f"job {self.name} is not over after {timeout} s; it is {self.status().state.value}")
 
     def _end(self) -> End | None:

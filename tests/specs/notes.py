@@ -167,10 +167,13 @@ class Witness(JobObserver):
         super().writing(path, data, existing, by=by)
 
     def creating(self, path: str, data: bytes, *, by: str) -> None:
-        self._note_write(path, data)
         place = parse(path)
-        if isinstance(place, JournalEntry) and place.number > self.journal.state.number:
+        if not isinstance(place, JournalEntry):
+            self._note_write(path, data)
+        elif place.number > self.journal.state.number:
+            self._note_write(path, data)
             self._note_entry(decode_entry(place.number, data), by)
+        # else a create that hung takes effect after its entry was compacted, where nothing is read any more
         super().creating(path, data, by=by)
 
     def _note_write(self, path: str, data: bytes) -> None:
