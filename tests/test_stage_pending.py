@@ -28,6 +28,7 @@ from statebackend.keyed_state import KeyedState
 from statebackend.keygroups import range_of
 from statebackend.stores.memory_store import MemoryStore
 from tests.planned_operator import Planned
+from tests.test_replicated_state import KEYS, Pair, count_in, epoch, paths, settle
 from tests.test_stage_run import (
     FAR,
     FIRST,
@@ -183,3 +184,26 @@ def test_what_comes_in_one_batch_ends_at_a_marker(tmp_path: Path) -> None:
     held.state.close()
     assert held.taken == [[1, 2, 3, 4], [5, 6]]
     assert [type(frame) for frame in sent] == [Watermark, int, Marker, int], "the marker comes between the two"
+
+
+def test_a_state_hears_of_the_epochs_that_were_complete_before_it_was_there(tmp_path: Path, held: Held) -> None:
+    pair = Pair(tmp_path, "heap")
+    pair.count()
+    pair.complete(1, first := pair.cut(1))
+    joins = pair.opened("joins", first)
+    joins.become_shadow()
+    pair.count(KEYS[:10])
+    second = pair.cut(2)
+    held.run.completed(epoch(2), second)
+    held.run.open(joins)
+    count_in(joins, KEYS[:10])
+    joins.cut(epoch(2))
+    settle(joins)
+    joins.become_primary()
+    count_in(joins, KEYS[:5])
+    third = joins.snapshot(epoch(3))
+    assert paths(second) < paths(third), "it goes on from the files of the epoch, as others may be deleted"
+    assert pair.restored(third) == {key: 3 if key in KEYS[:5] else 2 if key in KEYS[:10] else 1 for key in KEYS}
+    held.run.close()
+    joins.close()
+    pair.close()

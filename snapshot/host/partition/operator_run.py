@@ -45,12 +45,13 @@ class OperatorRun:
         self.pending = stage.operator is not None
         """True if it waits for its state."""
         self.keyed: KeyedRun | None = None
+        self._completed: list[tuple[Epoch, FileSet]] = []  # before the state was there
         self._pace = Pace(_PIECE, placement.options.batch_rows)
         self._interrupt_at = 0.0
         self._notes: Notes | None = None
 
     def open(self, state: KeyedState) -> None:
-        """Go on with this state, which stays the caller's."""
+        """Go on with this state, which stays the caller's, and tell it what is complete meanwhile."""
         operator = self._stage.operator
         assert operator is not None
         with self.noting("its opening"):
@@ -58,6 +59,9 @@ class OperatorRun:
                 operator, self._placement, state, self._emit, self._clock.now, self._is_too_long, self._note
             )
         self.operator, self.pending = self.keyed.operator, False
+        completed, self._completed = self._completed, []
+        for epoch, files in completed:
+            state.completed(epoch, files)
 
     # --- its calls ------------------------------------------------------------------------------------------------
 
@@ -120,10 +124,16 @@ class OperatorRun:
             reached(fail_points.STATE_CUT)
 
     def completed(self, epoch: Epoch, files: FileSet | None) -> None:
-        """Tell its state that the epoch is complete; from there on no more calls are noted."""
+        """Tell its state that the epoch is complete; from there on no more calls are noted.
+
+        A shadow whose state is not there yet is told as soon as it is: the files that it goes on from may be deleted
+        when a later epoch is complete, and then its own sets must be made of that one's.
+        """
         self._notes = None
         if self.keyed is not None:
             self.keyed.state.completed(epoch, files)
+        elif self.pending and files is not None:
+            self._completed.append((epoch, files))
 
     def close(self) -> None:
         """Close it; its state stays as it left it."""
