@@ -29,6 +29,8 @@ from snapshot.host.protocol.messages import (
     Deploy,
     Drain,
     EpochIsOver,
+    Expect,
+    Expecting,
     Follow,
     Followed,
     FromWorker,
@@ -171,6 +173,10 @@ class ScriptedWorker:
     def _obey(self, message: ToWorker) -> None:
         habits = self.cluster.habits
         match message:
+            case Deploy(joins=True):
+                self.deploy = message
+            case Expect(incarnation=incarnation, member=member):
+                self._tell(Expecting(incarnation, member))
             case Deploy():
                 self.deploy = message
                 self._positions = dict(message.roles[SOURCE].positions)

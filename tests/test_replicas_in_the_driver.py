@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import recovery
-from recovery.events import AnyEvent, PeerRefused, Trouble
+from recovery.events import AnyEvent, NotJoined, PeerRefused, Trouble
 from snapshot import Stream, ToDriver
 from snapshot.host.protocol.messages import (
     AssignSplits,
@@ -137,4 +137,31 @@ def test_members_that_read_at_different_speeds_are_given_splits_until_there_are_
     cluster.await_heard(AssignSplits, 6)
     for worker in (quick, slow):
         assert [said.splits for said in worker.received if isinstance(said, AssignSplits)] == [("a",), ("b",), ("c",)]
+    run.cancel()
+
+
+def joiner(cluster: ScriptedCluster, but: str = "") -> ScriptedWorker:
+    """Return a process that was asked to join, another one than this."""
+
+    def found() -> ScriptedWorker | None:
+        asked = (worker for worker in cluster.workers if worker.name != but and worker.deploy is not None)
+        return next((worker for worker in asked if worker.deploy is not None and worker.deploy.joins), None)
+
+    return cluster.wait_for(found)
+
+
+def test_a_process_that_cannot_load_the_program_does_not_join_and_another_one_is_tried_at_once(
+    tmp_path: Path, cluster: ScriptedCluster
+) -> None:
+    scheme = recovery.Active(replicas=2, fallback=recovery.Passive(standbys=1))
+    run = start(tmp_path, cluster, scheme=scheme, parallelism=1)
+    completed(cluster)
+    member(cluster, OTHER).die()
+    unfit = joiner(cluster)
+    unfit.say(Failed(FIRST, HERE, FailureKind.UNUSABLE, "no module named words"))
+    await_event(run, NotJoined)
+    (given_up,) = (event for event in run.events if isinstance(event, NotJoined))
+    assert "no module named words" in given_up.reason
+    assert joiner(cluster, but=unfit.name).there
+    assert {role.incarnation for role in cluster.heard(Deploy)} == {FIRST}, "nothing rolls back"
     run.cancel()

@@ -322,7 +322,8 @@ class ClaimedJob:
         attempt = self._attempt_of(failure.incarnation)
         member = None if attempt is None else attempt.deployed.get(worker)
         if attempt is not None and member is None and (attempt.has_replicas or attempt.has_changed):
-            return  # the others go on without it already
+            self._joins.lost(worker, failure.reason)  # the others go on without it already
+            return
         if attempt is not None and member is not None and attempt.takes_epochs:
             own = self._joins.is_entering(member) and failure.cause is not Cause.FORGED
             cause = Cause.PROCESS if own else failure.cause  # its peers have what it fails to begin with

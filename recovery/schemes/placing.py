@@ -50,6 +50,7 @@ def beside(partition: Partition, processes: Processes, roles: Mapping[str, Membe
     """Return a process without a role for another member of a partition; None if there is none.
 
     One comes first that does not die with another member of the partition, then one that has the newest epoch ready.
+    The one that is to be the `last` is chosen if there is no other.
     """
     there, ready, only = processes.there, processes.ready, processes.only
     peers = Counter(
@@ -61,6 +62,11 @@ def beside(partition: Partition, processes: Processes, roles: Mapping[str, Membe
     free = [worker for worker in there if worker not in roles]
     return min(
         free,
-        key=lambda worker: (peers[there[worker].dies_with], has.get(worker) != newest, others[there[worker].dies_with]),
+        key=lambda worker: (
+            worker == processes.last,
+            peers[there[worker].dies_with],
+            has.get(worker) != newest,
+            others[there[worker].dies_with],
+        ),
         default=None,
     )

@@ -102,6 +102,8 @@ class Processes:
     """The epoch that a process has ready."""
     only: Mapping[str, Partition] = field(default_factory=dict)
     """The partition of which alone it has that, if not of all."""
+    last: str = ""
+    """A process that comes after all others, as it could not begin when it was to; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,8 @@ class Joins:
         self._pause = _AGAIN
         self._not_before = 0.0
         self._timer: Timer | None = None
+        self._unfit = ""
+        """The process that could not join of late: another one is tried first."""
 
     def close(self) -> None:
         """Begin nothing any more."""
@@ -121,7 +123,7 @@ class Joins:
             self._look_at(self._not_before)
             return
         there = self._workers.there
-        processes = Processes(there, ready=self._standbys.ready, only=self._standbys.only)
+        processes = Processes(there, ready=self._standbys.ready, only=self._standbys.only, last=self._unfit)
         found = scheme.joiner(processes, attempt.deployed)
         if found is None:
             return
@@ -156,8 +158,11 @@ class Joins:
         match message:
             case Expecting(member=member) if member == join.member:
                 self._happened(joining.Expects(by))
-            case Reached(member=member, problem=problem) if member == join.member:
-                self._happened(joining.Hindered(f"{by}: {problem}") if problem else joining.Connected(by))
+            case Reached(member=member, problem="") if member == join.member:
+                self._happened(joining.Connected(by))
+            case Reached(member=member, problem=problem) if member == join.member and not self._has_begun:
+                self._unfit = join.worker
+                self._happened(joining.Hindered(f"{by}: {problem}"))
             case StandsAt(epoch=epoch, stages=stages) if by.partition == join.member.partition:
                 join.stands = message
                 self._happened(joining.Stands(epoch, any(stage.ending for stage in stages.values())))
@@ -197,8 +202,9 @@ class Joins:
         self.look()
 
     def lost(self, worker: str, reason: str) -> None:
-        """Take note that a process without a role is gone."""
+        """Take note that a process without a role is gone, or cannot have the one that it was to have."""
         if self._join is not None and self._join.worker == worker and not self._has_begun:
+            self._unfit = worker
             self._happened(joining.Hindered(reason))
 
     def hindered(self, reason: str) -> None:
@@ -219,6 +225,8 @@ class Joins:
         return self._join is not None and self._join.machine.step in (joining.Step.BEGUN, joining.Step.OVER)
 
     def _is_overdue(self) -> None:
+        if self._join is not None and not self._has_begun:
+            self._unfit = self._join.worker
         self._happened(joining.Hindered(f"it was not there after {_OVERDUE:.0f} s"))
 
     # --- what follows -------------------------------------------------------------------------------------------------
@@ -273,7 +281,7 @@ class Joins:
 
     def _done(self, join: _Join) -> None:
         self._over()
-        self._pause = _AGAIN
+        self._pause, self._unfit = _AGAIN, ""
         partition, now = join.member.partition, self._loop.now()
         lacked = self._lacks.pop(partition, join.began)
         left = sum(member.partition == partition for member in join.attempt.deployed.values())
