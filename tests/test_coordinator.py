@@ -259,6 +259,16 @@ def test_behind_the_last_epoch_none_is_triggered_by_the_interval(last: Savepoint
     assert coordinator.handle(SavepointRequested()) == [trigger(2, savepoint=True)]
 
 
+@pytest.mark.parametrize("last", [SavepointRequested(last=True), EpochRequested(last=True)])
+def test_behind_the_last_epoch_none_is_triggered_because_a_member_joins(
+    last: SavepointRequested | EpochRequested,
+) -> None:
+    coordinator = started(CoordinatorOptions(interval=10, timeout=15))
+    assert len(coordinator.handle(last)) == 1
+    assert coordinator.handle(EpochRequested()) == []
+    assert coordinator.handle(EpochRequested(last=True)) == [trigger(2)], "the last one can be asked for again"
+
+
 def test_when_the_last_epoch_is_given_up_the_interval_goes_on() -> None:
     coordinator = started(CoordinatorOptions(interval=10, timeout=15, max_in_flight=5))
     coordinator.handle(EpochRequested(last=True))

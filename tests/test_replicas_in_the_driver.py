@@ -11,15 +11,18 @@ import pytest
 import recovery
 from recovery.events import AnyEvent, NotJoined, PeerRefused, Trouble
 from snapshot import Stream, ToDriver
+from snapshot.cut.pauses import Then
 from snapshot.host.protocol.messages import (
     AssignSplits,
     Deploy,
     EpochIsOver,
     Failed,
     FailureKind,
+    Reached,
     Refusal,
     StandDown,
     Suspects,
+    TriggerEpoch,
     WantsSplit,
 )
 from snapshot.ids import ONLY, Replica
@@ -165,3 +168,26 @@ def test_a_process_that_cannot_load_the_program_does_not_join_and_another_one_is
     assert joiner(cluster, but=unfit.name).there
     assert {role.incarnation for role in cluster.heard(Deploy)} == {FIRST}, "nothing rolls back"
     run.cancel()
+
+
+def test_a_member_that_is_connected_while_the_job_stops_asks_for_no_epoch_behind_the_last_one(
+    tmp_path: Path, cluster: ScriptedCluster
+) -> None:
+    run = start(tmp_path, cluster, scheme=IN_REPLICAS, parallelism=1)
+    completed(cluster)
+    member(cluster, OTHER).die()
+    joins, primary = joiner(cluster), member(cluster, ONLY)
+    cluster.habits.acknowledge = False
+    stopping = threading.Thread(target=run.stop)
+    stopping.start()
+    last = cluster.await_heard(TriggerEpoch, where=lambda trigger: trigger.then is Then.STOP)[-1]
+    assert joins.deploy is not None
+    for worker in (primary, joins):
+        worker.say(Reached(FIRST, joins.deploy.member))
+    await_event(run, NotJoined)
+    primary.acknowledge(last.marker.epoch)
+    stopping.join(PATIENCE)
+    assert not stopping.is_alive()
+    assert [said for said in primary.received if isinstance(said, TriggerEpoch)][-1] == last
+    (given_up,) = (event for event in run.events if isinstance(event, NotJoined))
+    assert "about to end" in given_up.reason

@@ -478,9 +478,9 @@ class ClaimedJob:
 
     def _may_join(self) -> bool:
         """Return True if epochs are taken, and the job is not about to end."""
-        attempt, endings = self.deployment.attempt, self._record.endings
-        wished = endings.stopping or endings.draining or endings.wanted() is not None
-        return attempt is not None and attempt.takes_epochs and self.epochs.is_running and not wished
+        attempt = self.deployment.attempt
+        runs = attempt is not None and attempt.takes_epochs and self.epochs.is_running
+        return runs and not self._record.endings.is_near
 
     def _ask_for_epoch(self) -> None:
         self.epochs.tell(events.EpochRequested())

@@ -169,7 +169,7 @@ class Coordinator(Generic[Content]):
             case SavepointRequested(last):
                 return self._trigger(savepoint=True, last=last)
             case EpochRequested(last):
-                return self._trigger(last=last)
+                return self._trigger(last=last) if last or not self._has_last else []
             case AttemptStarted():
                 return self._started(event)
             case AttemptBroken():

@@ -46,7 +46,8 @@ class SavepointRequested:
 class EpochRequested:
     """An epoch is wanted now, whatever the interval, the pause and the epochs in flight say: all input has ended.
 
-    What is said of `SavepointRequested` holds for it, too.
+    What is said of `SavepointRequested` holds for it, too. Behind the last one there is none, unless it is the last one
+    that is asked for again.
     """
 
     last: bool = False

@@ -45,6 +45,7 @@ _ASK: Final = 1.0
 """Seconds after which the epoch that is waited for is asked for again."""
 _OVERDUE: Final = 60.0
 """Seconds after which a join is given up whose epoch is not complete."""
+_BEFORE_ITS_EPOCH: Final = (joining.Step.EXPECTED, joining.Step.CONNECTING, joining.Step.WAITING)
 
 
 @dataclass(slots=True, eq=False)
@@ -172,6 +173,7 @@ class Joins:
     def triggered(self, epoch: Epoch) -> bool:
         """Take note that an epoch is being triggered; return True if its marker is to admit those that wait."""
         self._newest = epoch
+        self._look_whether_it_may()
         join = self._join
         if join is None:
             return False
@@ -255,10 +257,16 @@ class Joins:
                     raise AssertionError("an epoch is triggered by `triggered` alone")
 
     def _ask_for(self, join: _Join) -> None:
-        """Ask for an epoch, again and again until one is triggered."""
+        """Ask for an epoch, again and again until one is triggered; for none if the job is about to end."""
+        self._look_whether_it_may()
         if join is self._join and join.machine.step is joining.Step.WAITING:
             join.asking = self._loop.call_at(self._loop.now() + _ASK, lambda: self._ask_for(join))
             self._ask()
+
+    def _look_whether_it_may(self) -> None:
+        """Give up a join for which there will be no epoch: behind the last one of a job nothing comes."""
+        if self._join is not None and self._join.machine.step in _BEFORE_ITS_EPOCH and not self._may():
+            self._happened(joining.Hindered("the job is about to end, or goes back to an epoch"))
 
     def _tell_view(self, join: _Join, view: View) -> None:
         join.attempt.tell_members(join.member.partition, ViewIs(join.attempt.incarnation, view))

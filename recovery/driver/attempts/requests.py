@@ -78,6 +78,11 @@ class Endings:
         """True if the sources pause after the next epoch that is asked for."""
         return self._stop is not None
 
+    @property
+    def is_near(self) -> bool:
+        """True if the job is to end, or all input of the attempt was processed."""
+        return self.draining or self._stop is not None or self._all_ended
+
     def stop(self, *, savepoint: bool) -> Request:
         """Return what to ask the coordinator for, as the user wants the job to stop after one more epoch."""
         self._stop = events.SavepointRequested(last=True) if savepoint else events.EpochRequested(last=True)
