@@ -27,6 +27,7 @@ from snapshot.host.net.event_loop import Background, EventLoop, Timer
 from snapshot.host.partition.acks import AckOutlet, PartitionAcks
 from snapshot.host.partition.channel_state import Frames, recalled, stored
 from snapshot.host.partition.copied_sink import CopiedSink
+from snapshot.host.partition.cut_stages import CutStages
 from snapshot.host.partition.epoch_tracker import ChannelParts, EpochTracker
 from snapshot.host.partition.failures import is_of_state, kind_of, text_of, traceback_of
 from snapshot.host.partition.held_sink import Committables, HeldSink
@@ -133,7 +134,7 @@ class PartitionAttempt:
         """
         self._deploy = deploy
         self._begins = now
-        self._cuts: dict[Epoch, dict[Uid, StageNow]] = {}  # where stages were that have cut for one that admits others
+        self._cuts = CutStages(len(plan.stages))  # for markers that admit others
         self._agreement = agreement
         self._acks = acks
         self._parts = parts
@@ -398,13 +399,13 @@ class PartitionAttempt:
         agreement = self._agreement
         if agreement is None or not self._is_primary or agreement.view.members == agreement.view.in_sync:
             return
-        at = self._cuts.setdefault(epoch, {})
-        at[uid] = now
-        if len(at) == len(self._stages):
-            self._cuts = {}
+        at = self._cuts.add(epoch, uid, now)
+        if at is not None:
             self._say(StandsAt(self._deploy.incarnation, self._deploy.partition, epoch, agreement.place, at))
 
     def _viewed(self, view: View) -> None:
+        if view.members == view.in_sync:
+            self._cuts.forget()
         if self._agreement is not None:
             self._agreement.viewed(view)
 
