@@ -18,7 +18,7 @@ FIRST, SECOND = (Epoch(Generation(1), number) for number in (1, 2))
 
 def at(clock: int) -> StageNow:
     inputs = InputsNow(Watermarks(()), (), {})
-    return StageNow(inputs, {}, None, had_ended=False, clock=clock, source=None, ended=False, ending=False)
+    return StageNow(inputs, {}, None, had_ended=False, time=0, clock=clock, source=None, ended=False, ending=False)
 
 
 def test_what_stages_have_cut_for_a_newer_epoch_is_kept_when_an_older_one_has_all() -> None:

@@ -10,14 +10,18 @@ from typing import Any
 
 import pytest
 
-from snapshot.cut.frames import LATEST, End, Marker, MarkerMode, Watermark
+from snapshot.cut.frames import EARLIEST, LATEST, Boundary, End, Frame, Marker, MarkerMode, Watermark
 from snapshot.host.partition.channel_state import stored
 from snapshot.host.partition.opening import StatePlacement, open_state
+from snapshot.host.partition.parts import StageParts
 from snapshot.host.partition.stage_run import StageRun
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.protocol.messages import Role
 from snapshot.host.protocol.options import HostOptions
+from snapshot.host.protocol.stage_now import StageNow
+from snapshot.host.protocol.wiring import InRounds
+from snapshot.host.wiring import stage_parts
 from snapshot.ids import Copy
 from snapshot.operators.operator import Input, Operator, OperatorContext
 from snapshot.operators.rows import Rows
@@ -45,6 +49,8 @@ from tests.test_stage_run import (
     wired,
 )
 
+IN_ROUNDS = stage_parts(InRounds(5), lambda: 0)
+
 
 class Echo(Operator):
     """An operator that gives what it takes, and notes it."""
@@ -52,31 +58,41 @@ class Echo(Operator):
     def __init__(self, context: OperatorContext, taken: list[list[int]]) -> None:
         self._emit = context.emit
         self._taken = taken
+        self.time = context.watermark
 
     def rows(self, input: int, rows: Rows) -> None:
         self._taken.append(rows.batch.column(0).to_pylist())
         self._emit(rows)
 
     def watermark(self, timestamp: int) -> None:
-        pass
+        self.time = timestamp
 
 
 class Held:
     """A keyed stage with one sender and one receiver, before its state is there; two rows were in flight to it."""
 
-    def __init__(self, folder: Path, batch_rows: int = 1, **options: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        batch_rows: int = 1,
+        parts: StageParts = PARTS,
+        watermark: Watermark | None = Watermark(5),  # noqa: B008
+        now: StageNow | None = None,
+        **options: Any,
+    ) -> None:
         store = MemoryStore(token_hex(8))
         files = TreeFiles(store, Incarnation(Generation(1), Attempt(1)), OWN)
         in_flight = stored({A: [number(1), number(2)]}, files, 1 << 20, wired)
         groups = range_of(OWN, 1, 128)
-        role = Role(FileSet(groups), watermark=Watermark(5), channels=in_flight)
+        role = Role(FileSet(groups), watermark=watermark, channels=() if parts is IN_ROUNDS else in_flight)
         chosen = replace(HostOptions(batch_rows=batch_rows, state_backend="heap"), **options)
         placement = StatePlacement(Uid("stage"), OWN, 1, 128, role, chosen, store, files, folder)
         self.taken: list[list[int]] = []
         inputs = (Input(SCHEMA, ("n",), timed=False),)
         operator = Planned(lambda context: Echo(context, self.taken), inputs, SCHEMA)
         self.state: KeyedState = open_state(operator, placement, None, StateCache(), lambda: None).state
-        stage = Stage(Uid("stage"), (IN,), {None: (ToEdge(OUT),)}, operator=operator)
+        edge = replace(IN, timed=parts is IN_ROUNDS)
+        stage = Stage(Uid("stage"), (edge,), {None: (ToEdge(OUT),)}, operator=operator)
         self.out = Wire(OUT.channel(OWN, OWN))
         self.reports = Reports()
         self.run = StageRun(
@@ -88,7 +104,8 @@ class Held:
             self.reports,
             lambda: None,
             Attempt(2),
-            PARTS,
+            parts,
+            now,
         )
         self.valve = Valve()
         self.run.inputs.connect({Copy(A): self.valve})
@@ -207,3 +224,28 @@ def test_a_state_hears_of_the_epochs_that_were_complete_before_it_was_there(tmp_
     held.run.close()
     joins.close()
     pair.close()
+
+
+@pytest.mark.parametrize("restored", [None, Watermark(5), Watermark(LATEST)])
+@pytest.mark.parametrize("heard", [(), (Watermark(7),), (Watermark(LATEST),)])
+def test_an_operator_that_joins_opens_at_the_event_time_of_its_peers(
+    tmp_path: Path, restored: Watermark | None, heard: tuple[Watermark, ...]
+) -> None:
+    marker = Marker(Epoch(Generation(1), 2), MarkerMode.ALIGNED, admits=True)
+    frames: tuple[Frame, ...] = (*heard, Boundary(1), marker)
+    peer = Held(tmp_path / "peer", parts=IN_ROUNDS, watermark=restored)
+    peer.open()
+    for frame in frames:
+        peer.run.arrived(Copy(A), frame)
+    peer.work()
+    (cut,) = peer.reports.cuts
+    joins = Held(tmp_path / "joins", parts=IN_ROUNDS, watermark=cut.watermark, now=cut.now)
+    joins.open()
+    operators = peer.run.operator.operator, joins.run.operator.operator
+    times = [operator.time for operator in operators if isinstance(operator, Echo)]
+    begun = EARLIEST if restored is None or restored.timestamp == LATEST else restored.timestamp
+    knew = restored == Watermark(LATEST) == next(iter(heard), None)
+    assert times == [heard[0].timestamp if heard and not knew else begun] * 2
+    for one in (peer, joins):
+        one.run.close()
+        one.state.close()

@@ -33,12 +33,14 @@ to begin again.
 
 
 class OperatorRun:
-    """The operator of a stage in one partition and attempt, which gives its rows to `emit`."""
+    """The operator of a stage in one partition and attempt, which gives its rows to `emit`; it opens at this time."""
 
-    def __init__(self, stage: Stage, placement: StatePlacement, emit: Emit, clock: StageClock) -> None:
+    def __init__(self, stage: Stage, placement: StatePlacement, emit: Emit, time: int, clock: StageClock) -> None:
         self._stage = stage
         self._placement = placement
         self._emit = emit
+        self.time = time
+        """The event time that the operator knows of."""
         self._clock = clock
         self._monotonic = clock.monotonic
         self.operator: Operator = Passage(emit) if stage.operator is None else Awaited()
@@ -56,7 +58,14 @@ class OperatorRun:
         assert operator is not None
         with self.noting("its opening"):
             self.keyed = KeyedRun(
-                operator, self._placement, state, self._emit, self._clock.now, self._is_too_long, self._note
+                operator,
+                self._placement,
+                state,
+                self._emit,
+                self.time,
+                self._clock.now,
+                self._is_too_long,
+                self._note,
             )
         self.operator, self.pending = self.keyed.operator, False
         completed, self._completed = self._completed, []
@@ -98,6 +107,7 @@ class OperatorRun:
     def watermark(self, timestamp: int) -> bool:
         """Move its event time on; return False if there is more to do by then, and it is to be called again."""
         self._interrupt_at = self._monotonic() + _PIECE
+        self.time = max(self.time, timestamp)
         with self.noting(f"what follows from the watermark {timestamp}"):
             return self.operator.watermark(timestamp) is not False
 

@@ -10,8 +10,6 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
-from snapshot.cut.frames import EARLIEST
-from snapshot.cut.watermarks import going_on
 from snapshot.host.partition.opening import StatePlacement
 from snapshot.operators.operator import Emit, KeyedOperator, Note, Operator, OperatorContext
 from snapshot.operators.rows import Rows
@@ -58,7 +56,7 @@ class Awaited(Operator):
 
 
 class KeyedRun:
-    """A keyed operator at work on its state, in one attempt; the state stays with its owner."""
+    """A keyed operator at work on its state, in one attempt, from this event time on; the state stays the owner's."""
 
     def __init__(
         self,
@@ -66,12 +64,12 @@ class KeyedRun:
         placement: StatePlacement,
         state: KeyedState,
         emit: Emit,
+        time: int,
         clock: Callable[[], int],
         overdue: Callable[[], bool],
         note: Callable[[], Note | None],
     ) -> None:
         self.state = state
-        restored = going_on(placement.role.watermark)
         context = OperatorContext(
             placement.uid,
             placement.partition,
@@ -79,7 +77,7 @@ class KeyedRun:
             operator.inputs[0].key_type,
             state,
             emit,
-            EARLIEST if restored is None else restored.timestamp,
+            time,
             clock,
             placement.role.broadcast,
             note,

@@ -26,7 +26,7 @@ from snapshot.host.partition.stage_inputs import Input, StageInputs
 from snapshot.host.partition.stage_news import NeedsSplit, StageCut, StageEnded, StageNews, Unfinished
 from snapshot.host.partition.stage_outputs import StageOutputs
 from snapshot.host.partition.stage_source import Pacing
-from snapshot.host.partition.stage_time import StageTime
+from snapshot.host.partition.stage_time import StageTime, time_at_opening
 from snapshot.host.protocol.messages import SinkFigures, StageFigures
 from snapshot.host.protocol.stage_now import StageNow
 from snapshot.ids import ChannelId, Copy
@@ -74,7 +74,8 @@ class StageRun:
         self.inputs = StageInputs(stage.inputs, placement, epoch, self._take, parts, clock)
         takes = {uid: sink.rows for uid, sink in sinks.items()}
         self.outputs = StageOutputs(stage, placement, outlets, takes, self._stamp, parts, clock)
-        self.operator = OperatorRun(stage, placement, self.outputs.emit, clock)
+        time = time_at_opening(placement.role.watermark, now)
+        self.operator = OperatorRun(stage, placement, self.outputs.emit, time, clock)
         self._time = StageTime(placement.role.watermark, self.inputs, self.operator, self.outputs)
         self._source: Pacing | None = None
         if stage.source is not None:
@@ -418,6 +419,7 @@ class StageRun:
             self.outputs.rows_put,
             self._time.announced,
             self._time.had_ended,
+            self.operator.time,
             self._now(),
             None if self._source is None else self._source.now(),
             self.ended,

@@ -10,6 +10,7 @@ from snapshot.cut.watermarks import going_on
 from snapshot.host.partition.operator_run import OperatorRun
 from snapshot.host.partition.stage_inputs import Input, StageInputs
 from snapshot.host.partition.stage_outputs import StageOutputs
+from snapshot.host.protocol.stage_now import StageNow
 
 
 class StageTime:
@@ -93,3 +94,14 @@ class StageTime:
     def at_cut(self) -> Watermark | None:
         """Return the watermark that belongs to a cut made now."""
         return Watermark(LATEST) if self._had_ended else self.announced
+
+
+def time_at_opening(restored: Watermark | None, now: StageNow | None) -> int:
+    """Return the event time at which an operator opens: that of its peers `now`, if it joins them.
+
+    It may be at its end there though more comes, as of a control stream. After a restart it begins anew then.
+    """
+    if now is not None:
+        return now.time
+    time = going_on(restored)
+    return EARLIEST if time is None else time.timestamp

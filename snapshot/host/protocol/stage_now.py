@@ -76,6 +76,8 @@ class StageNow:
     announced: Watermark | None
     had_ended: bool
     """Event time was at its end in the epoch that the attempt started from, and has not gone on since."""
+    time: int
+    """The event time that its operator knows of."""
     clock: int
     """The processing time."""
     source: SourceNow | None
