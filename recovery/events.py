@@ -390,7 +390,10 @@ class FaultInjected(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLost(Event):
-    """A member of a partition is gone, and the `left` others go on as if nothing had happened."""
+    """A member of a partition is gone, and the `left` others go on as if nothing had happened.
+
+    A member that is on its way to be one of them is not counted: it could not go on alone.
+    """
 
     member: Member
     reason: str

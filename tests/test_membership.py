@@ -56,6 +56,15 @@ def test_the_loss_of_all_is_the_end() -> None:
     assert membership.handle(Lost(member(1, 1))) == [Collapse(Partition(1))]
 
 
+def test_a_member_that_has_entered_counts_when_it_is_in_sync() -> None:
+    membership = Membership(1, 2)
+    membership.handle(Lost(member(0, 1)))
+    membership.handle(Entered(joins := membership.next_of(Partition(0))))
+    assert membership.redundancy == 1, "the loss of the other one would be the end"
+    membership.handle(CaughtUp(joins, membership.view(Partition(0)).number))
+    assert membership.redundancy == 2
+
+
 def test_the_first_of_two_that_suspect_each_other_stays() -> None:
     membership = Membership(1, 2)
     first, second = member(0, 0), member(0, 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import recovery
-from recovery.events import AnyEvent, NotJoined, PeerRefused, Trouble
+from recovery.events import AnyEvent, NotJoined, PeerRefused, ReplicaLost, Trouble
 from snapshot import Stream, ToDriver
 from snapshot.cut.pauses import Then
 from snapshot.host.protocol.messages import (
@@ -63,16 +63,15 @@ def member(cluster: ScriptedCluster, replica: Replica) -> ScriptedWorker:
     return cluster.wait_for(found)
 
 
-def await_event(run: recovery.Run, kind: type[AnyEvent]) -> None:
+def await_event(run: recovery.Run, kind: type[AnyEvent], count: int = 1) -> None:
     told = threading.Event()
 
-    def heard(event: AnyEvent) -> None:
-        if isinstance(event, kind):
+    def heard(_: AnyEvent | None = None) -> None:
+        if sum(isinstance(event, kind) for event in run.events) >= count:
             told.set()
 
     run.listen(heard)
-    for event in run.events:
-        heard(event)
+    heard()
     assert told.wait(PATIENCE)
 
 
@@ -191,3 +190,21 @@ def test_a_member_that_is_connected_while_the_job_stops_asks_for_no_epoch_behind
     assert [said for said in primary.received if isinstance(said, TriggerEpoch)][-1] == last
     (given_up,) = (event for event in run.events if isinstance(event, NotJoined))
     assert "about to end" in given_up.reason
+
+
+def test_a_member_that_is_on_its_way_is_not_counted_among_those_that_are_left(
+    tmp_path: Path, cluster: ScriptedCluster
+) -> None:
+    run = start(tmp_path, cluster, scheme=recovery.Active(replicas=3), parallelism=1)
+    completed(cluster)
+    cluster.habits.acknowledge = False
+    member(cluster, Replica(2)).die()
+    joins = joiner(cluster)
+    assert joins.deploy is not None
+    for worker in (member(cluster, ONLY), member(cluster, OTHER), joins):
+        worker.say(Reached(FIRST, joins.deploy.member))
+    cluster.await_heard(TriggerEpoch, where=lambda trigger: trigger.marker.admits)
+    member(cluster, OTHER).die()
+    await_event(run, ReplicaLost, 2)
+    assert [event.left for event in run.events if isinstance(event, ReplicaLost)] == [2, 1]
+    run.cancel()

@@ -377,7 +377,7 @@ class ClaimedJob:
                 workers = attempt.workers_of((member,))
                 for worker in workers:
                     attempt.left(worker, view)
-                left = 0 if view is None else len(view.members)
+                left = 0 if view is None else len(view.in_sync)
                 at, partition = means.wall(), member.partition
                 self._note(log.ReplicaLost(at=at, member=member, reason=failure.reason, left=left))
                 if moved and view is not None:

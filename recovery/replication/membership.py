@@ -106,8 +106,8 @@ class Membership:
 
     @property
     def redundancy(self) -> int:
-        """Return the number of members of that partition which has the fewest."""
-        return min(len(view.members) for view in self._views.values())
+        """Return the number of members in sync of that partition which has the fewest: all of these but one may go."""
+        return min(len(view.in_sync) for view in self._views.values())
 
     def handle(self, event: Event) -> list[Instruction]:
         """Return what follows from an event; nothing if it is known, or is about a view that is over."""
