@@ -20,6 +20,7 @@ from snapshot.host.protocol.messages import (
     FailureKind,
     Reached,
     Refusal,
+    StandBy,
     StandDown,
     Suspects,
     TriggerEpoch,
@@ -208,3 +209,22 @@ def test_a_member_that_is_on_its_way_is_not_counted_among_those_that_are_left(
     await_event(run, ReplicaLost, 2)
     assert [event.left for event in run.events if isinstance(event, ReplicaLost)] == [2, 1]
     run.cancel()
+
+
+def test_a_process_that_was_dropped_or_has_not_joined_stands_by_again(tmp_path: Path, cluster: ScriptedCluster) -> None:
+    fallback = recovery.Passive(standbys=1, following="files")
+    run = start(tmp_path, cluster, scheme=recovery.Active(replicas=2, fallback=fallback), parallelism=1)
+    completed(cluster)
+    dropped = member(cluster, OTHER)
+    member(cluster, ONLY).say(OF_OTHER)
+    unfit = joiner(cluster)
+    unfit.say(Failed(FIRST, HERE, FailureKind.UNUSABLE, "no module named words"))
+    for worker in (dropped, unfit):
+        cluster.wait_for(lambda of=worker: told_to_stand_by(of) or None)  # type: ignore[misc]
+    run.cancel()
+
+
+def told_to_stand_by(worker: ScriptedWorker) -> bool:
+    """True if it was told so after it was told to do nothing more."""
+    kinds = [type(said) for said in worker.received]
+    return StandDown in kinds and StandBy in kinds[kinds.index(StandDown) :]

@@ -201,6 +201,7 @@ class Joins:
             self._put_off()
         else:
             self._happened(joining.Hindered(f"member {member} is gone: {reason}"))
+        self._standbys.look(self._deployment.roles)  # its process may live on
         self.look()
 
     def lost(self, worker: str, reason: str) -> None:
@@ -319,6 +320,8 @@ class Joins:
         if view is not None:
             self._tell_view(join, view)
         self._note(log.NotJoined(at=means.wall(), member=member, reason=reason))
+        self._standbys.lost(join.worker)  # what it had ready is closed
+        self._standbys.look(self._deployment.roles)
         self._put_off()
         self.look()
 
