@@ -434,7 +434,8 @@ class JoinMarks:
     complete: float
     """The epoch was complete from which it goes on."""
     joined: float
-    """It had its state, and its peers waited for its word in all that they decided."""
+    """It had its state, its peers waited for its word in all that they decided, and all others had come to the marker
+    of the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
-"""What replicas promise each other, checked in simulated jobs while these run: all copies of a channel say the same.
+"""What replicas promise each other, checked in simulated jobs while these run.
 
-Invariant: what is compared is what has come on the copies, by the place that its receiver gives it.
+All copies of a channel say the same: what is compared is what has come on them, by the place that its receiver gives
+it. And when redundancy is restored, no member waits any more for the marker behind which the new one joins.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from typing import Any
 
 from pytest import MonkeyPatch
 
+from recovery.driver.attempts.joins import Joins
 from snapshot.cut.frames import Data, Frame
 from snapshot.host.flow.round_inlet import RoundInlet
 from snapshot.host.partition.attempt import PartitionAttempt
 from snapshot.host.partition.stage_inputs import StageInputs
-from snapshot.ids import Copy
+from snapshot.ids import Copy, Member
 from snapshot.operators.rows import Rows
 from tests.scheme_checks import judge_at_the_end
 
@@ -38,6 +40,29 @@ def watch_copies(patch: MonkeyPatch) -> None:
 
     judge_at_the_end(patch, broken, said.clear)
     patch.setattr(PartitionAttempt, "arrived", compare)
+
+
+def watch_admissions(patch: MonkeyPatch) -> None:
+    """Raise `Violation` at the end of a history in which a member was counted before all others had let it in."""
+    broken: list[str] = []
+    parked: list[tuple[PartitionAttempt, Member]] = []
+    right_park, right_done = PartitionAttempt.park, Joins._done
+
+    def park(self: PartitionAttempt, member: Member, *rest: Any) -> None:
+        parked.append((self, member))
+        right_park(self, member, *rest)
+
+    def done(self: Joins, join: Any) -> None:
+        for attempt, member in parked:
+            deploy = attempt._deploy
+            here = deploy.incarnation == join.attempt.incarnation and deploy.member in join.attempt.deployed.values()
+            if here and not attempt._closed and member == join.member and member in attempt.parked:
+                broken.append(f"{member} counts, and {deploy.member} has not let it in")
+        right_done(self, join)
+
+    judge_at_the_end(patch, broken, parked.clear)
+    patch.setattr(PartitionAttempt, "park", park)
+    patch.setattr(Joins, "_done", done)
 
 
 def _elements(inputs: StageInputs, copy: Copy, frame: Frame) -> Iterator[object]:

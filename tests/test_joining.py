@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recovery.replication.joining import (
+    Admitted,
     Begin,
     Connected,
     Deploy,
@@ -14,6 +15,7 @@ from recovery.replication.joining import (
     Event,
     Expects,
     GiveUp,
+    Gone,
     Hindered,
     Instruction,
     InSync,
@@ -55,7 +57,7 @@ def test_a_member_is_connected_with_all_then_let_in_behind_a_marker_and_begins_w
     assert told(machine, Stands(SECOND, ending=False), Over(THIRD, complete=False)) == []
     assert told(machine, Over(SECOND, complete=True)) == [Begin(SECOND, (THIRD,))]
     assert machine.restoring == SECOND
-    assert told(machine, InSync()) == []
+    assert told(machine, InSync(), *map(Admitted, OTHERS)) == []
     assert told(machine, Restored()) == [Done()]
     assert machine.restoring is None
 
@@ -82,7 +84,22 @@ def test_a_member_that_has_begun_is_hindered_by_no_loss_of_another_one() -> None
     machine = connected()
     told(machine, Triggered(FIRST), Stands(FIRST, ending=False), Over(FIRST, complete=True))
     assert told(machine, Hindered("another one is gone")) == []
-    assert told(machine, Restored(), InSync()) == [Done()]
+    assert told(machine, Restored(), InSync(), *map(Admitted, OTHERS)) == [Done()]
+
+
+def test_a_member_is_one_like_the_others_when_all_that_are_there_have_come_to_the_marker() -> None:
+    machine = connected()
+    first, second = OTHERS
+    told(machine, Triggered(FIRST), Stands(FIRST, ending=False), Admitted(first), Over(FIRST, complete=True))
+    assert told(machine, Restored(), InSync()) == [], "the second one would still miss its lost peer"
+    assert told(machine, Gone(second, "its process is lost")) == [Done()]
+
+
+def test_the_loss_of_another_member_before_it_has_begun_ends_the_join() -> None:
+    machine = connected()
+    assert told(machine, Triggered(FIRST), Gone(OTHERS[0], "its process is lost"))[1:] == [
+        GiveUp(f"member {OTHERS[0]} is gone: its process is lost")
+    ]
 
 
 epochs = st.sampled_from((FIRST, SECOND, THIRD))
@@ -95,6 +112,8 @@ events = st.one_of(
     st.builds(Over, epochs, st.booleans()),
     st.builds(Restored),
     st.builds(InSync),
+    st.builds(Admitted, st.sampled_from(OTHERS)),
+    st.builds(Gone, st.sampled_from(OTHERS), st.just("its process is lost")),
     st.builds(Hindered, st.just("someone is gone")),
 )
 
@@ -104,18 +123,22 @@ def test_whatever_happens_it_begins_at_most_once_and_only_behind_a_marker_that_c
     history: list[Event],
 ) -> None:
     machine, said, connections = joining(), list[Instruction](), set[Member]()
-    deployed = False
+    deployed, missing = False, set(OTHERS)
     for event in history:
         answers = machine.handle(event)
         if deployed and isinstance(event, Connected):
             connections.add(event.by)
         deployed = deployed or Deploy() in answers
+        if isinstance(event, Admitted | Gone):
+            missing.discard(event.by if isinstance(event, Admitted) else event.member)
         for answer in answers:
             if isinstance(answer, Mark):
                 assert connections == {NEW, *OTHERS}
             if isinstance(answer, Begin):
                 assert event == Over(answer.epoch, complete=True)
                 assert said == [Deploy(), Enter(), Mark()]
+            if isinstance(answer, Done):
+                assert not missing
             said.append(answer)
     kinds = [type(answer) for answer in said]
     assert len(kinds) == len(set(kinds)), "each step is gone once"

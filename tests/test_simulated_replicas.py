@@ -12,7 +12,7 @@ import pytest
 from recovery.testing.simulated_job import run_job
 from snapshot.testing.schedule import Schedule
 from tests.planted.seeds import schedule_of
-from tests.replica_checks import watch_copies
+from tests.replica_checks import watch_admissions, watch_copies
 from tests.scheme_shapes import replicated
 
 HISTORIES = 5
@@ -26,6 +26,7 @@ JOINED = (17, 22, 26, 49)
 @pytest.mark.timeout(0)
 def test_a_job_keeps_its_promises_whatever_befalls_it(search_factor: int, monkeypatch: pytest.MonkeyPatch) -> None:
     watch_copies(monkeypatch)
+    watch_admissions(monkeypatch)
     met: Counter[str] = Counter()
     for number in (*SHOWED, *JOINED, *range(1_000, 1_000 + HISTORIES * search_factor)):
         job = run_job(Schedule(schedule_of(number)), replicated)

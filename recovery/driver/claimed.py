@@ -37,6 +37,7 @@ from snapshot.epochs import coordinator_events as events
 from snapshot.fail_points import reached
 from snapshot.host.protocol.messages import (
     Acknowledgement,
+    Admitted,
     AllEnded,
     CannotCommit,
     CommitPutOff,
@@ -184,7 +185,7 @@ class ClaimedJob:
                     self._of_epochs(message)
             case Failed():
                 self._member_failed(worker, failure_of(message))
-            case Expecting() | Reached() | StandsAt() | InSync():
+            case Expecting() | Reached() | StandsAt() | InSync() | Admitted():
                 self._joins.reported(worker, message)
             case _:
                 attempt = self._attempt_of(message.incarnation)

@@ -3,6 +3,7 @@
 Invariant: it is asked to go on from an epoch only if all members that there were when it began are there still, if all
 of them were connected with it before that epoch was triggered, and if the epoch is complete; so each has sent it all
 that it has sent behind the epoch's marker. Whatever else happens before that gives the join up, and nothing is lost.
+It is one like the others only when all of them are behind the marker: one that is not would miss its lost peers.
 """
 
 from __future__ import annotations
@@ -61,18 +62,33 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
+class Admitted:
+    """A member that is there sends to the one that joins, and takes what it sends: it is behind the marker."""
+
+    by: Member
+
+
+@dataclass(frozen=True, slots=True)
 class InSync:
     """The partition's primary waits for the member's word in all that is decided from now on."""
 
 
 @dataclass(frozen=True, slots=True)
+class Gone:
+    """A member that was there is gone."""
+
+    member: Member
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Hindered:
-    """A member is gone, or cannot be connected, or it takes too long."""
+    """A member cannot be connected, or its process is gone, or it takes too long."""
 
     reason: str
 
 
-Event = Expects | Connected | Triggered | Stands | Over | Restored | InSync | Hindered
+Event = Expects | Connected | Triggered | Stands | Over | Restored | InSync | Admitted | Gone | Hindered
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +116,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The member is one like the others."""
+    """The member is one like the others, for all of them: any other one may be lost now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +152,7 @@ class Joining:
         self.step = Step.EXPECTED
         self._others = frozenset(others)
         self._awaited = set(self._others)
+        self._before_the_marker = set(self._others)
         self._epoch: Epoch | None = None
         self._stands = False
         self._given_up: list[Epoch] = []
@@ -169,6 +186,14 @@ class Joining:
             case InSync() if self.step is Step.BEGUN:
                 self._in_sync = True
                 return self._done_if_so()
+            case Admitted(by):
+                self._before_the_marker.discard(by)
+                return self._done_if_so()
+            case Gone(member) if self.step is Step.BEGUN:
+                self._before_the_marker.discard(member)
+                return self._done_if_so()
+            case Gone(member, reason):
+                return self._give_up(f"member {member} is gone: {reason}")
             case Hindered(reason) if self.step is not Step.BEGUN:
                 return self._give_up(reason)
         return []
@@ -198,7 +223,7 @@ class Joining:
         return []
 
     def _done_if_so(self) -> list[Instruction]:
-        if not (self._restored and self._in_sync):
+        if not (self._restored and self._in_sync) or self._before_the_marker:
             return []
         self.step = Step.OVER
         return [Done()]

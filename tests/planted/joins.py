@@ -24,7 +24,7 @@ from snapshot.host.partition.stage_outputs import StageOutputs
 from snapshot.host.partition.stage_time import StageTime
 from snapshot.host.process.waiting import WaitingToJoin
 from tests.planted.error import planted, seldom
-from tests.replica_checks import watch_copies
+from tests.replica_checks import watch_admissions, watch_copies
 from tests.scheme_shapes import replicated
 
 
@@ -32,6 +32,7 @@ def with_replicas(patch: MonkeyPatch) -> None:
     """Run all jobs with two replicas of each partition, and compare what these send."""
     patch.setattr(simulated_job, "draw_shape", lambda schedule: replace(replicated(draw_shape(schedule)), turns=20_000))
     watch_copies(patch)
+    watch_admissions(patch)
 
 
 # --- what is sent to a member that joins -----------------------------------------------------------------------------

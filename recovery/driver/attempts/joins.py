@@ -20,6 +20,7 @@ from recovery.replication.joining import Joining
 from recovery.schemes.scheme import Processes, Rejoins
 from snapshot.host.net.event_loop import Timer
 from snapshot.host.protocol.messages import (
+    Admitted,
     Drain,
     Expect,
     Expecting,
@@ -36,7 +37,7 @@ from snapshot.replication.agreement import View
 from statebackend import means
 from statebackend.ids import NO_EPOCH, Epoch, Partition
 
-OfJoins = Expecting | Reached | StandsAt | InSync
+OfJoins = Expecting | Reached | StandsAt | InSync | Admitted
 
 _AGAIN: Final = 0.2
 """Seconds until a join is tried again that was given up, the first time; twice as long after each further one."""
@@ -167,6 +168,8 @@ class Joins:
             case StandsAt(epoch=epoch, stages=stages) if by.partition == join.member.partition:
                 join.stands = message
                 self._happened(joining.Stands(epoch, any(stage.ending for stage in stages.values())))
+            case Admitted(member=member) if member == join.member:
+                self._happened(joining.Admitted(by))
             case InSync(partition=partition, replica=replica, view=number) if Member(partition, replica) == join.member:
                 self._in_sync(join, number)
 
@@ -200,7 +203,7 @@ class Joins:
             self._over()
             self._put_off()
         else:
-            self._happened(joining.Hindered(f"member {member} is gone: {reason}"))
+            self._happened(joining.Gone(member, reason))
         self._standbys.look(self._deployment.roles)  # its process may live on
         self.look()
 

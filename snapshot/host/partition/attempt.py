@@ -45,6 +45,7 @@ from snapshot.host.partition.stalls import StallWatch
 from snapshot.host.partition.state_cache import StateCache
 from snapshot.host.partition.tree_files import TreeFiles
 from snapshot.host.protocol.messages import (
+    Admitted,
     AllEnded,
     AssignSplits,
     CannotCommit,
@@ -135,6 +136,7 @@ class PartitionAttempt:
         self._deploy = deploy
         self._begins = now
         self._cuts = CutStages(len(plan.stages))  # for markers that admit others
+        self._to_admit: set[Member] = set()
         self._agreement = agreement
         self._acks = acks
         self._parts = parts
@@ -377,9 +379,14 @@ class PartitionAttempt:
         self._say(InSync(self._deploy.incarnation, self._deploy.partition, replica, view))
 
     def park(
-        self, sending: Mapping[ChannelId, SendingEnd], receiving: Mapping[Copy, ReceivingEnd], after: Epoch
+        self,
+        member: Member,
+        sending: Mapping[ChannelId, SendingEnd],
+        receiving: Mapping[Copy, ReceivingEnd],
+        after: Epoch,
     ) -> None:
         """Keep the connections with a member that joins behind the marker of an epoch `after` this one."""
+        self._to_admit.add(member)
         for channel, end in sending.items():
             outlet = self._outlets[channel]
             assert isinstance(outlet, FanOut)
@@ -393,6 +400,12 @@ class PartitionAttempt:
         outlets = (outlet for outlet in self._outlets.values() if isinstance(outlet, FanOut))
         receivers = {end.copy.receiver for outlet in outlets for end in outlet.parked}
         return receivers | {copy.sender for run in self._stages for copy in run.inputs.parked}
+
+    def _tell_admitted(self) -> None:
+        """Tell of the members for which all stages have come to their marker."""
+        for member in sorted(self._to_admit.difference(self.parked)):
+            self._to_admit.discard(member)
+            self._say(Admitted(self._deploy.incarnation, member))
 
     def _stands_at(self, uid: Uid, epoch: Epoch, now: StageNow) -> None:
         """Tell where all stages were when they cut for an epoch, if another member of the partition begins there."""
@@ -424,6 +437,7 @@ class PartitionAttempt:
 
     def left(self, member: Member) -> None:
         """Go on without a member that is gone; another one has its role, or will have it."""
+        self._to_admit.discard(member)
         for outlet in self._outlets.values():
             if isinstance(outlet, FanOut | AckOutlet):
                 outlet.drop(member)
@@ -617,6 +631,7 @@ class PartitionAttempt:
         """Await from now on what a stage that has cut and its sinks owe to the epoch."""
         if cut.now is not None:
             self._stands_at(stage.uid, cut.epoch, cut.now)
+            self._tell_admitted()
         owes: dict[Uid, set[Part]] = {uid: set() for uid in stage.stage.uids}
         if stage.operator.keyed is not None:
             owes[stage.uid].add(Part.FILES)

@@ -534,7 +534,7 @@ class Worker:
                     self._attempt.joined(sending, receiving)
                     self._faults.connected(self._lines())
                 elif self._attempt is not None:
-                    self._attempt.park(sending, receiving, self._expected[member])
+                    self._attempt.park(member, sending, receiving, self._expected[member])
                     self._faults.connected(self._lines())
                     self._tell(Reached(deploy.incarnation, member))
 

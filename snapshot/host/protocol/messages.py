@@ -433,6 +433,17 @@ class InSync:
 
 
 @dataclass(frozen=True, slots=True)
+class Admitted:
+    """All stages here have come to the marker behind which a member joins: they send to it, and take what it sends.
+
+    Until then the member's predecessor is missed here, if it is gone.
+    """
+
+    incarnation: Incarnation
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
 class Unreachable:
     """A channel with this member of another partition has broken; the partition goes on without it."""
 
@@ -448,6 +459,7 @@ FromWorker = (
     | Reached
     | StandsAt
     | InSync
+    | Admitted
     | Stalled
     | Suspects
     | Unreachable
