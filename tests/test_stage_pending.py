@@ -11,15 +11,19 @@ from typing import Any
 import pytest
 
 from snapshot.cut.frames import EARLIEST, LATEST, Boundary, End, Frame, Marker, MarkerMode, Watermark
+from snapshot.cut.watermarks import Watermarks
+from snapshot.host.partition import stage_inputs
 from snapshot.host.partition.channel_state import stored
+from snapshot.host.partition.failures import kind_of
 from snapshot.host.partition.opening import StatePlacement, open_state
 from snapshot.host.partition.parts import StageParts
 from snapshot.host.partition.stage_run import StageRun
 from snapshot.host.partition.state_cache import StateCache
+from snapshot.host.partition.too_far_behind import TooFarBehind
 from snapshot.host.partition.tree_files import TreeFiles
-from snapshot.host.protocol.messages import Role
+from snapshot.host.protocol.messages import FailureKind, Role
 from snapshot.host.protocol.options import HostOptions
-from snapshot.host.protocol.stage_now import StageNow
+from snapshot.host.protocol.stage_now import InputsNow, StageNow
 from snapshot.host.protocol.wiring import InRounds
 from snapshot.host.wiring import stage_parts
 from snapshot.ids import Copy
@@ -52,6 +56,21 @@ from tests.test_stage_run import (
 IN_ROUNDS = stage_parts(InRounds(5), lambda: 0)
 
 
+def at_the_beginning() -> StageNow:
+    """Return where a stage with one sender and one receiver begins."""
+    return StageNow(
+        InputsNow(Watermarks((A,)), (), {A: 0}),
+        {OUT.channel(OWN, OWN): 0},
+        None,
+        had_ended=False,
+        time=EARLIEST,
+        clock=0,
+        source=None,
+        ended=False,
+        ending=False,
+    )
+
+
 class Echo(Operator):
     """An operator that gives what it takes, and notes it."""
 
@@ -78,20 +97,21 @@ class Held:
         parts: StageParts = PARTS,
         watermark: Watermark | None = Watermark(5),  # noqa: B008
         now: StageNow | None = None,
+        timed: bool = False,
         **options: Any,
     ) -> None:
         store = MemoryStore(token_hex(8))
         files = TreeFiles(store, Incarnation(Generation(1), Attempt(1)), OWN)
         in_flight = stored({A: [number(1), number(2)]}, files, 1 << 20, wired)
         groups = range_of(OWN, 1, 128)
-        role = Role(FileSet(groups), watermark=watermark, channels=() if parts is IN_ROUNDS else in_flight)
+        role = Role(FileSet(groups), watermark=watermark, channels=in_flight if parts is PARTS else ())
         chosen = replace(HostOptions(batch_rows=batch_rows, state_backend="heap"), **options)
         placement = StatePlacement(Uid("stage"), OWN, 1, 128, role, chosen, store, files, folder)
         self.taken: list[list[int]] = []
         inputs = (Input(SCHEMA, ("n",), timed=False),)
         operator = Planned(lambda context: Echo(context, self.taken), inputs, SCHEMA)
         self.state: KeyedState = open_state(operator, placement, None, StateCache(), lambda: None).state
-        edge = replace(IN, timed=parts is IN_ROUNDS)
+        edge = replace(IN, timed=timed)
         stage = Stage(Uid("stage"), (edge,), {None: (ToEdge(OUT),)}, operator=operator)
         self.out = Wire(OUT.channel(OWN, OWN))
         self.reports = Reports()
@@ -118,6 +138,11 @@ class Held:
         while self.run.work(FAR):
             pass
         self.run.outputs.flush()
+
+    def round(self, number_of_it: int, rows: int) -> None:
+        for n in range(rows):
+            self.run.arrived(Copy(A), number(n))
+        self.run.arrived(Copy(A), Boundary(number_of_it))
 
 
 @pytest.fixture
@@ -233,13 +258,13 @@ def test_an_operator_that_joins_opens_at_the_event_time_of_its_peers(
 ) -> None:
     marker = Marker(Epoch(Generation(1), 2), MarkerMode.ALIGNED, admits=True)
     frames: tuple[Frame, ...] = (*heard, Boundary(1), marker)
-    peer = Held(tmp_path / "peer", parts=IN_ROUNDS, watermark=restored)
+    peer = Held(tmp_path / "peer", parts=IN_ROUNDS, watermark=restored, timed=True)
     peer.open()
     for frame in frames:
         peer.run.arrived(Copy(A), frame)
     peer.work()
     (cut,) = peer.reports.cuts
-    joins = Held(tmp_path / "joins", parts=IN_ROUNDS, watermark=cut.watermark, now=cut.now)
+    joins = Held(tmp_path / "joins", parts=IN_ROUNDS, watermark=cut.watermark, now=cut.now, timed=True)
     joins.open()
     operators = peer.run.operator.operator, joins.run.operator.operator
     times = [operator.time for operator in operators if isinstance(operator, Echo)]
@@ -249,3 +274,37 @@ def test_an_operator_that_joins_opens_at_the_event_time_of_its_peers(
     for one in (peer, joins):
         one.run.close()
         one.state.close()
+
+
+def test_a_stage_that_joins_keeps_all_until_it_has_caught_up_and_then_no_more_than_others(tmp_path: Path) -> None:
+    joins = Held(tmp_path, parts=IN_ROUNDS, now=at_the_beginning(), input_buffer=4 * number(0).size)
+    for number_of_it in range(1, 4):
+        joins.round(number_of_it, rows=10)
+        joins.work()
+        assert joins.valve.open, "or its senders would wait for it, and with them the job"
+    joins.open()
+    joins.work()
+    for number_of_it in (4, 5):
+        joins.round(number_of_it, rows=10)
+    joins.run.work(0)
+    full = not joins.valve.open
+    joins.work()
+    joins.run.close()
+    joins.state.close()
+    assert full
+    assert sum(map(len, joins.taken)) == 50
+
+
+def test_a_stage_that_joins_fails_rather_than_keep_more_than_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage_inputs, "MOST_KEPT", 4 * number(0).size)
+    joins = Held(tmp_path, parts=IN_ROUNDS, now=at_the_beginning())
+    joins.round(1, rows=4)
+    joins.work()
+    joins.round(2, rows=1)
+    with pytest.raises(TooFarBehind, match="the other members go on") as error:
+        joins.work()
+    assert kind_of(error.value) is FailureKind.RESOURCE
+    joins.run.close()
+    joins.state.close()

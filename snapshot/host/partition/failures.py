@@ -10,6 +10,7 @@ from typing import Final
 from snapshot.cut.aligner import FrameAfterEnd
 from snapshot.cut.wire import WireError
 from snapshot.host.net.rows_wire import MalformedBatch
+from snapshot.host.partition.too_far_behind import TooFarBehind
 from snapshot.host.protocol.messages import FailureKind
 from snapshot.program.sink import SinkError, UnusableOutput, UnwritableRow
 from snapshot.program.source import SourceError, WrongPosition, WrongRecord
@@ -27,7 +28,7 @@ _UNUSABLE: Final = (
     UnusableOutput, WrongPosition, BrokenEntry, BrokenKey,
 )  # fmt: skip
 _CHANNEL: Final = (WireError, FrameAfterEnd, MalformedBatch)
-_RESOURCE: Final = (BackendError, BlobStoreError, SourceError, SinkError, OSError)
+_RESOURCE: Final = (BackendError, BlobStoreError, SourceError, SinkError, OSError, TooFarBehind)
 
 _STATE: Final = "statebackend."
 _OURS: Final = ("snapshot", "statebackend", "recovery")

@@ -23,6 +23,7 @@ from snapshot.host.partition.channel_state import recalled
 from snapshot.host.partition.opening import StatePlacement
 from snapshot.host.partition.parts import StageParts
 from snapshot.host.partition.stage_clock import StageClock
+from snapshot.host.partition.too_far_behind import MOST_KEPT, TooFarBehind
 from snapshot.host.protocol.stage_now import InputsNow
 from snapshot.ids import ChannelId, Copy, Member
 from snapshot.operators.rows import Rows, keys_in
@@ -94,6 +95,7 @@ class StageInputs:
         self._parked: dict[Copy, tuple[ReceivingEnd, Epoch]] = {}
         self._allowances = Allowances(tuple(self._inputs))
         self._goes_on = False  # where another process is, so senders have put rows that this one was never sent
+        self._is_behind = False  # the other members, as one that joins is until it has worked on all that has come
         self._backlog_since: float | None = None
         self._taken_back: dict[ChannelId, int] = {}  # what no sender of this attempt has sent
 
@@ -153,7 +155,7 @@ class StageInputs:
 
     def go_on(self, now: InputsNow) -> None:
         """Begin where another process is."""
-        self._goes_on = True
+        self._goes_on = self._is_behind = True
         self._watermarks = now.watermarks
         self._allowances.go_on(now.taken)
         self.inlet.go_on(now.ended)
@@ -279,8 +281,22 @@ class StageInputs:
 
     # --- what senders may send ------------------------------------------------------------------------------------
 
-    def govern(self) -> None:
-        """Read from those channels alone whose frames are wanted now."""
+    def govern(self, *, opening: bool = False) -> None:
+        """Read from those channels alone whose frames are wanted now; `opening` while a state is awaited.
+
+        A member that joins reads from all of them until it has caught up, as the others would wait for it soon. Raise
+        `TooFarBehind` if it cannot keep so much until it has its state.
+        """
+        if self._is_behind:
+            queued = self.queued_bytes
+            if opening and queued > MOST_KEPT:
+                raise TooFarBehind(
+                    f"{queued >> 20} MiB have come to {self._placement.uid} while the state is opened with which this "
+                    "process joins, and it keeps no more; the other members go on, and a join is tried again"
+                )
+            self._is_behind = opening or self._placement.options.input_buffer <= queued <= MOST_KEPT
+        if self._is_behind:
+            return
         gating = self.inlet.gating(self._gates)
         for copy in gating.pause:
             self._gates[copy].pause()

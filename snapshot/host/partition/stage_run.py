@@ -188,11 +188,12 @@ class StageRun:
         A call of the user's function that has begun by then is waited for, or a piece of rows that is known to take a
         few milliseconds. What it leaves, it goes on with when it is called again.
 
-        If it is `sparing`, no split of its source is read more than once: while rows are made others become due.
-        While it is pending nothing is, but that its channels are not read when too much waits.
+        If it is `sparing`, as a state of the partition is awaited, no split of its source is read more than once: while
+        rows are made others become due. While it is pending nothing is, but that its channels are not read when too
+        much waits.
         """
         if self.pending:
-            self.inputs.govern()
+            self.inputs.govern(opening=True)
             return False
         began = now = self._monotonic()
         done = self._wake_if_due()
@@ -212,7 +213,7 @@ class StageRun:
             if now >= until:
                 break
         self._busy += now - began
-        self.inputs.govern()
+        self.inputs.govern(opening=sparing)
         if source is None:
             self.inputs.account(busy=self._time.is_moving)
         return done

@@ -7,19 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from snapshot.cut.frames import Data, Frame
 from snapshot.host.partition.router import SendingEnd
 from snapshot.host.partition.stage_inputs import ReceivingEnd
+from snapshot.host.partition.too_far_behind import MOST_KEPT
 from snapshot.host.protocol.messages import Deploy
 from snapshot.ids import ChannelId, Copy, Replica
 from snapshot.program.plan import Plan
 from snapshot.replication.agreement import Message
 from snapshot.replication.decisions import Decision
-
-_MOST: Final = 256 << 20
-"""So many bytes of rows are kept, and no more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,4 +36,4 @@ class WaitingToJoin:
         """Keep a frame; return False if that is too much by now."""
         self.frames.append((copy, frame))
         self.size += frame.size if isinstance(frame, Data) else 0
-        return self.size <= _MOST
+        return self.size <= MOST_KEPT
