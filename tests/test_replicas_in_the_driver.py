@@ -18,16 +18,18 @@ from snapshot.host.protocol.messages import (
     EpochIsOver,
     Failed,
     FailureKind,
+    Join,
     Reached,
     Refusal,
     StandBy,
     StandDown,
+    StandsAt,
     Suspects,
     TriggerEpoch,
     WantsSplit,
 )
 from snapshot.ids import ONLY, Replica
-from statebackend.ids import Attempt, Generation, Incarnation, Partition
+from statebackend.ids import Attempt, Epoch, Generation, Incarnation, Partition
 from tests.program_parts import Nothing
 from tests.scripted_workers import OUT, PATIENCE, SOURCE, ScriptedCluster, ScriptedWorker
 from tests.test_driver_runs import NUMBERS, completed, start
@@ -228,3 +230,25 @@ def told_to_stand_by(worker: ScriptedWorker) -> bool:
     """True if it was told so after it was told to do nothing more."""
     kinds = [type(said) for said in worker.received]
     return StandDown in kinds and StandBy in kinds[kinds.index(StandDown) :]
+
+
+def test_a_member_goes_on_from_the_epoch_behind_whose_marker_it_was_let_in(
+    tmp_path: Path, cluster: ScriptedCluster
+) -> None:
+    run = start(tmp_path, cluster, scheme=IN_REPLICAS, parallelism=1)
+    completed(cluster)
+    cluster.habits.acknowledge = False
+    member(cluster, OTHER).die()
+    joins, primary = joiner(cluster), member(cluster, ONLY)
+    assert joins.deploy is not None
+    for worker in (primary, joins):
+        worker.say(Reached(FIRST, joins.deploy.member))
+    (trigger,) = cluster.await_heard(TriggerEpoch, where=lambda trigger: trigger.marker.admits)
+    epoch = trigger.marker.epoch
+    before = Epoch(epoch.generation, epoch.number - 1)
+    for place, cut in enumerate((epoch, before)):  # the second is of a join that was given up
+        primary.say(StandsAt(FIRST, HERE, cut, place, {}))
+    primary.acknowledge(epoch)
+    (join,) = cluster.await_heard(Join)
+    assert (join.epoch, join.place) == (epoch, 0)
+    run.cancel()

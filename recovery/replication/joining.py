@@ -159,6 +159,11 @@ class Joining:
         self._restored = self._in_sync = False
 
     @property
+    def behind(self) -> Epoch | None:
+        """Return the epoch behind whose marker the member is let in; None before one is triggered."""
+        return self._epoch
+
+    @property
     def restoring(self) -> Epoch | None:
         """Return the epoch whose files the member still needs; None if it needs none."""
         return self._epoch if self.step is Step.BEGUN and not self._restored else None

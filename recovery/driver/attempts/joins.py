@@ -165,7 +165,9 @@ class Joins:
             case Reached(member=member, problem=problem) if member == join.member and not self._has_begun:
                 self._unfit = join.worker
                 self._happened(joining.Hindered(f"{by}: {problem}"))
-            case StandsAt(epoch=epoch, stages=stages) if by.partition == join.member.partition:
+            case StandsAt(epoch=epoch, stages=stages) if (
+                epoch == join.machine.behind and by.partition == join.member.partition
+            ):
                 join.stands = message
                 self._happened(joining.Stands(epoch, any(stage.ending for stage in stages.values())))
             case Admitted(member=member) if member == join.member:
