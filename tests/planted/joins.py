@@ -110,7 +110,7 @@ def _(patch: MonkeyPatch) -> None:
     patch.setattr(RoundInlet, "go_on", lambda self, ended: None)
 
 
-@planted("a member that joins sends markers where its peers have sent the end", shown_by=17)
+@planted("a member that joins sends markers where its peers have sent the end", shown_by=22)
 def _(patch: MonkeyPatch) -> None:
     with_replicas(patch)
     right = StageOutputs.go_on
