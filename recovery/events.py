@@ -160,9 +160,9 @@ class Deployed(Event):
     epoch: Epoch | None
     workers: tuple[str, ...]
     members: tuple[Member, ...]
+    """The role of each of them, in the same order."""
     primaries: tuple[Member, ...] = ()
     """Those that stand for their partitions."""
-    """The role of each of them, in the same order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
