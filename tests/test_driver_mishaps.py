@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
@@ -110,6 +112,28 @@ def test_a_second_sigterm_cancels_a_job_that_cannot_stop(tmp_path: Path, cluster
     assert ended.value.code == 143
     assert run.status().state is recovery.RunState.STOPPED
     assert isinstance(run._driver.outcome, Cancelled)
+
+
+@pytest.mark.usefixtures("no_handler")
+def test_a_signal_that_another_thread_is_given_stops_the_job(tmp_path: Path, cluster: ScriptedCluster) -> None:
+    run, main = start(tmp_path, cluster), threading.main_thread().ident or 0
+    completed(cluster, 1)
+
+    def take() -> None:
+        while signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            os.sched_yield()
+        while sys._current_frames()[main].f_code is not threading.Condition.wait.__code__:
+            os.sched_yield()
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    began = time.monotonic()
+    taker = threading.Thread(target=take)
+    taker.start()
+    with pytest.raises(SystemExit):
+        run.wait(PATIENCE)
+    taker.join()
+    assert time.monotonic() < began + PATIENCE / 2, "the main thread's lock is not woken by it"
+    assert isinstance(run._driver.outcome, End)
 
 
 @pytest.mark.usefixtures("no_handler")
