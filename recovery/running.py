@@ -10,7 +10,6 @@ import atexit
 import signal
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -46,6 +45,7 @@ from recovery.events import AnyEvent
 from recovery.offline.stopped_job import refuse_second_start
 from recovery.schemes.passive import usual_scheme
 from recovery.schemes.scheme import Scheme, interval_of
+from recovery.waiting import wait_in_pieces
 from snapshot.connectors.memory.driver_sink import ToDriver
 from snapshot.cut.frames import MarkerMode
 from snapshot.host.partition.folders import make_job_folder
@@ -72,8 +72,6 @@ if TYPE_CHECKING:
     from recovery.telemetry.telling import Telling
 
 _PATIENCE: Final = 60.0
-_LOOK: Final = 0.5
-"""Seconds for which the process's main thread waits in one go."""
 _LOG: Final = readable_logger("epochcut.job")
 
 
@@ -162,7 +160,7 @@ class Run:
 
     def _batches(self, uid: str) -> Iterator[pa.RecordBatch]:
         yield from self._driver.deliveries.batches(Uid(uid))
-        self._driver.over.wait()
+        wait_in_pieces(self._driver.over.wait)
         self._raise_if_failed()
 
     def rows(self, uid: str) -> Iterator[dict[str, Any]]:
@@ -244,13 +242,7 @@ class Run:
             self.cancel()
 
     def _wait(self, timeout: float | None) -> None:
-        """Wait in pieces: a signal that the system gave to another thread is looked at only between two of them."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        over = False
-        while not over and (deadline is None or time.monotonic() < deadline):
-            left = _LOOK if deadline is None else max(0.0, min(_LOOK, deadline - time.monotonic()))
-            over = self._driver.over.wait(left)
-        if not over and not self._driver.over.is_set():
+        if not wait_in_pieces(self._driver.over.wait, timeout):
             raise TimeoutError(f"job {self.name} is not over after {timeout} s; it is {self.status().state.value}")
 
     def _end(self) -> End | None:

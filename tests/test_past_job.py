@@ -364,7 +364,7 @@ def test_the_command_says_where_the_page_is_and_makes_a_token_for_actions(
         monkeypatch.setenv("EPOCHCUT_WEB_TOKEN", token)
     told: list[tuple[int, int]] = []
 
-    def look(_: threading.Event) -> None:
+    def look(_: threading.Event, _piece: float) -> None:
         (line,) = capsys.readouterr().out.splitlines()
         url = re.findall(r"is shown at (http://127\.0\.0\.1:\d+/\?token=[\w-]{30,}) until Ctrl-C", line)[0]
         path = f"/?{urlsplit(url).query}"

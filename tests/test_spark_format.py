@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,10 +23,9 @@ from statebackend.keys.types import KeyType
 from statebackend.states.schema import Schema
 from tests import visits_job
 from tests.shop_job import baskets, totals, tree_of
+from tests.spark_programs import answer_of
 
 pytestmark = pytest.mark.usefixtures("with_pandas")
-
-ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.timeout(300)
@@ -38,14 +33,7 @@ def test_state_is_a_dataframe_with_filters_on_keys(tmp_path: Path) -> None:
     tree = tree_of(tmp_path)
     old = str(open_tree(str(tree)).find().record.epoch)
     edit(open_tree(str(tree)), "newest", [ChangedRows("totals", "totals", pa.table({"key": ["tea"]}))])
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.spark_format_job", str(tree), old],
-        cwd=ROOT,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, check=False, timeout=550,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = answer_of("-m", "tests.spark_format_job", str(tree), old)
     assert found["partitions"] == [2, 1]
     assert {(region, user): cents for region, user, cents in found["cents"]} == {
         key: one["cents"] for key, one in baskets().items()

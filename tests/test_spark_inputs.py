@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import inspect
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from examples import moved_query
 from tests.spark_inputs_job import ORDERS
+from tests.spark_programs import answer_of
 
 pytestmark = pytest.mark.usefixtures("with_pandas")
-
-ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("inputs")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.spark_inputs_job", str(folder)],
-        cwd=ROOT,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, check=False, timeout=550,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = answer_of("-m", "tests.spark_inputs_job", str(folder))
     return found
 
 

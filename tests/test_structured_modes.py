@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,11 +14,11 @@ from snapshot.structured.batch_log import identity_of, target_of
 from snapshot.structured.formats import FORMATS, HTTP, Files, Kafka, SQLite, _Format
 from statebackend.stores.memory_store import MemoryStore
 from statebackend.stores.store import Creation, UnknownOutcome
+from tests.spark_programs import answer_of
 from tests.structured_modes_job import ROWS
 
 pytestmark = pytest.mark.usefixtures("with_pandas")
 
-ROOT = Path(__file__).parent.parent
 COUNTS = [[user, count] for user, count in sorted(Counter(user for users in ROWS for user in users).items())]
 NUMBERS = sorted(batch * 10 + place for batch, users in enumerate(ROWS) for place in range(len(users)))
 PLACED = sorted([user, batch * 10 + place] for batch, users in enumerate(ROWS) for place, user in enumerate(users))
@@ -49,14 +44,7 @@ def options_of(format: type[_Format], **more: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("modes")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.structured_modes_job", str(folder)],
-        cwd=ROOT,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, check=False, timeout=550,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = answer_of("-m", "tests.structured_modes_job", str(folder))
     return found
 
 

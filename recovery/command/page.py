@@ -20,6 +20,7 @@ from recovery.command.exits import WrongUsage
 from recovery.telemetry.html_report import report
 from recovery.telemetry.past_job import EVENTS, PastJob
 from recovery.telemetry.server import Endpoint, WebServer
+from recovery.waiting import wait_in_pieces
 
 TOKEN: Final = "EPOCHCUT_WEB_TOKEN"
 """The variable with the token that callers of the page need; other users of the host would read an argument."""
@@ -95,7 +96,7 @@ def _page(arguments: argparse.Namespace) -> None:
         url = server.url if token == given else f"{server.url}?token={token}"
         show(Shown(job.job, url), f"{job.job} is shown at {url} until Ctrl-C", as_json=arguments.json)
         with suppress(KeyboardInterrupt):
-            Event().wait()
+            wait_in_pieces(Event().wait)
 
 
 def _report(arguments: argparse.Namespace) -> None:

@@ -70,7 +70,7 @@ class _Readings:
     begin: Reading
     """At the start of the job."""
     steady: Reading
-    """When measuring began."""
+    """At the beginning of what is measured."""
     fault: Reading
     """Before the first fault."""
     end: Reading

@@ -62,7 +62,7 @@ class Outage:
     silent_at_end: bool
     """True if that was the time from the last row of all to the end, so that it may have been longer."""
     peak_latency_ms: float
-    """Of all rows that came after the first fault, those that came after the end too."""
+    """The highest of all rows that came after the first fault, those that came after the end too."""
     to_normal_s: float
     """From the last fault until the 99th percentile of the rows that are due stays below twice the usual and 50 ms."""
     normal_again: bool

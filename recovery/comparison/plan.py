@@ -48,7 +48,7 @@ class Plan:
     before: str = "4s"
     after: str = "8s"
     lost_after: str | None = None
-    """How long a process may be silent until it is lost; None: as jobs have it."""
+    """The time for which a process may be silent until it is lost; None: as jobs have it."""
     heartbeat: str | None = None
 
     @property

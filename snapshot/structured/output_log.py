@@ -26,7 +26,7 @@ _OWNER: Final = "output.json"
 _ROWS: Final = "rows"
 _DELETED: Final = "deleted"
 _SECONDS: Final = 60.0
-"""How long a call of the store may hang: a start examines the log, and commits wait for it."""
+"""Seconds for which a call of the store may hang: a start examines the log, and commits wait for it."""
 _TOGETHER: Final = 100
 """Epochs whose files share a folder, which is what is listed at once."""
 _FOLDERS: Final = 20

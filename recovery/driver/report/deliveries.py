@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
+from recovery.waiting import PIECE
 from snapshot.host.protocol.messages import Delivery
 from snapshot.ids import TransactionId
 from snapshot.replication.positions import Position
@@ -88,7 +89,7 @@ class Deliveries:
             with self._changed:
                 queue = self._batches.setdefault(uid, deque())
                 while not queue and not self._ended:
-                    self._changed.wait()
+                    self._changed.wait(PIECE)
                 if not queue:
                     return
                 batch = queue.popleft()

@@ -43,7 +43,7 @@ _ACKS: Final = Uid("#acks")
 """Both ends of the channels on which acknowledgements travel; no operator can have this name."""
 _NO_ROOM: Final = Allowance(0, 0)
 _LOOKS: Final = 8
-"""How often it is looked, in the time after which a frame is sent again, whether that is over."""
+"""Looks for overdue frames, in the time after which a frame is sent again."""
 _AT_ONCE: Final = 1 << 20
 """So many bytes, about, are sent again at once on a channel because their time is over."""
 
@@ -94,7 +94,7 @@ class StageAcks:
         self._held = HeldAcks()
         self._acker: Acker[tuple[AckOutlet, Data] | None] = Acker(timeout)
         self._later: OrderedDict[tuple[int, AckOutlet, type[Frame]], Frame] = OrderedDict()
-        """What waits until all before a place is acknowledged, in order; of a kind the last frame on a channel."""
+        """Frames that wait until all before their place is acknowledged, in order; on a channel one of each kind."""
         self._read_from = 0  # the place after all that was sent and not read: a predecessor's, or a cut's
 
     # --- what comes in ------------------------------------------------------------------------------------------------
